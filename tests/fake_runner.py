@@ -159,14 +159,14 @@ class FakeRunner:
         self._begin("shortlist", [plan for _, plan in plans], FINALIST_S / 10 * len(plans))
         return [name for name, _ in sorted(plans, key=lambda named: self.latency_ms(named[1]))]
 
-    def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
-        """Return the differences; nothing if the figures are simulated."""
+    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
+        """Return the difference; None if the figures are simulated."""
         self.open()
         report("verify")
-        self._begin("verify", [plan for _, plan in request.plans], FINALIST_S / 10 * len(request.plans))
+        self._begin("verify", [request.plan], FINALIST_S / 10)
         if not self.traits.measures_time:
-            return {}
-        return {name: Verification(request.steps, 1, 100, (), self.difference(plan)) for name, plan in request.plans}
+            return None
+        return Verification(request.steps, 1, 100, (), self.difference(request.plan))
 
     def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
         """Compare by ``latency_ms``; if the process breaks, each plan in a separate one."""

@@ -1,6 +1,7 @@
 """The backend protocol: compile a plan and run a step."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -94,6 +95,7 @@ class Compiled:
         check_regions: compares each distinct region with the kernels that it replaces; None if there are none.
         code: digest of the generated code of each scope, by label, if known.
         deliver: writes the code into a folder; None if the code is not available.
+        inside: returns the step so that its operators run inside of a context manager; None if it is not possible.
     """
 
     step: Step
@@ -111,6 +113,7 @@ class Compiled:
     check_regions: CheckRegions | None = None
     code: Mapping[str, str] = field(default_factory=dict)
     deliver: Deliver | None = None
+    inside: Callable[[AbstractContextManager[Any]], Step] | None = None
 
 
 class Backend(Protocol):

@@ -16,7 +16,8 @@ from sktune.core.events import print_event
 from sktune.core.events.commands import PlanApplied, PlanUndone, Rechecked, RecipeWritten
 from sktune.core.events.scopes import PlanChecked
 from sktune.core.files import create_text
-from sktune.tuning.request import DEFAULT_VERIFY_STEPS, Request
+from sktune.core.verification import DEFAULT_VERIFY_STEPS
+from sktune.tuning.request import Request
 
 
 @app.command()

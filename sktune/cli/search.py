@@ -23,10 +23,11 @@ from sktune.core.events.commands import Rehearsed
 from sktune.core.events.search import ModelsFinished, StudyFinished
 from sktune.core.events.studies import PageServed
 from sktune.core.exit_codes import ExitCode
+from sktune.core.verification import DEFAULT_VERIFY_STEPS
 from sktune.samplers import STRATEGIES
 from sktune.tuning import fewer_layers
 from sktune.tuning.model_list import read_models
-from sktune.tuning.request import DEFAULT_VERIFY_STEPS, Request
+from sktune.tuning.request import Request
 from sktune.tuning.side_by_side import search_all
 from sktune.tuning.time_budget import parse_duration, process_began_s
 

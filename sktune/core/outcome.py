@@ -1,7 +1,7 @@
 """Outcomes: what became of one plan. A trial's failure is a value, never an exception."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -29,6 +29,22 @@ class Stage(StrEnum):
     VERIFY = "verify"
     MEASURE = "measure"
     OBSERVE = "observe"
+
+
+FARTHEST = 3.0
+"""Largest log ratio that an interval considers, a factor of 20: one that ends there excludes nothing."""
+
+
+def bracketed(ratio: float, ci95: Sequence[float] | None) -> str:
+    """Return the interval of a speedup in brackets; that there is none if it excludes nothing."""
+    if ci95 is None:
+        return "simulated"
+    return "[{:.3f}, {:.3f}]".format(*ci95) if excludes_any(ratio, ci95) else "no interval: too few rounds"
+
+
+def excludes_any(ratio: float, ci95: Sequence[float]) -> bool:
+    """Whether an interval excludes any ratio: with too few rounds, and for a single average, it does not."""
+    return math.log(ci95[1] / ratio) <= 0.99 * FARTHEST
 
 
 @dataclass(frozen=True, slots=True)

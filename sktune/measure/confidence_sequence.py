@@ -19,6 +19,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from sktune.core.outcome import FARTHEST
+
 ALPHA = 0.05
 """Probability that the interval ever misses the true value, over all looks; half of it on each side."""
 CLIP = 3.0
@@ -28,8 +30,6 @@ MIXTURE_VARIANCE = 0.6
 FIRST_SCALE = 8
 """Number of blocks that are scaled by their own median distance; later blocks are scaled by that of the blocks before
 them, updated at each doubling, so that a score never depends on later blocks."""
-FARTHEST = 3.0
-"""Largest log ratio that is considered: a factor of 20."""
 _HALVINGS = 14
 
 Blocks = npt.NDArray[np.float64]

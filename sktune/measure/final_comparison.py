@@ -77,6 +77,11 @@ class FinalComparison:
             del values["dies"]
         return values
 
+    def rejecting(self, name: str, verdict: str) -> "FinalComparison":
+        """Return it with the row of a plan whose bits differ, as ``verdict`` says."""
+        rows = (replace(row, verdict=verdict, bit_identical=False) if row.name == name else row for row in self.rows)
+        return replace(self, rows=tuple(rows))
+
     def dies_of(self, name: str) -> tuple[str, ...]:
         """Return the dies of ``speedups[name]``; a row that is not in all processes is in the first ones."""
         return self.dies[: len(self.speedups[name])]

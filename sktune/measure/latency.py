@@ -67,8 +67,9 @@ class Budget:
 
     Attributes:
         halfwidth: target for half the width of the interval, relative to the ratio.
-        seconds: time limit after warming up, which holds however few rounds were timed; a block is always finished.
+        seconds: time limit after warming up; a block is always finished.
         wait_s: limit of the extra time that makes up for disturbed rounds.
+        patience_s: limit of the extra time until ``min_rounds`` are timed, if other load makes the steps slow.
         look_s: least time between two looks at the interval; the machine's counters advance by 10 ms.
         min_rounds: rounds before the first look; with fewer than 28 an interval excludes nothing.
         warm_up_rounds: rounds that are discarded at the start; fewer if they would take ``WARM_UP_SHARE`` of the time.
@@ -77,6 +78,7 @@ class Budget:
     halfwidth: float = 0.005
     seconds: float = 2.0
     wait_s: float = 2.0
+    patience_s: float = 0.0
     look_s: float = 0.15
     min_rounds: int = 40
     warm_up_rounds: int = 5
@@ -89,7 +91,10 @@ class Budget:
     def within(self, left_s: float) -> "Budget":
         """Return a budget that ends within ``left_s`` seconds, waiting included."""
         seconds = max(0.0, min(self.seconds, left_s))
-        return replace(self, seconds=seconds, wait_s=max(0.0, min(self.wait_s, left_s - seconds)))
+        extra_s = max(0.0, left_s - seconds)
+        return replace(
+            self, seconds=seconds, wait_s=min(self.wait_s, extra_s), patience_s=min(self.patience_s, extra_s)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,8 @@ def measure(
         causes += [cause] * (len(rows) - rows_before)
         now = device.now_s()
         disturbed_s += now - look_began if cause else 0.0
-        is_spent = now - began - min(disturbed_s, budget.wait_s) > budget.seconds
+        extra_s = min(disturbed_s, budget.wait_s if len(rows) >= budget.min_rounds else budget.patience_s)
+        is_spent = now - began - extra_s > budget.seconds
         if not is_spent and causes.count("") < budget.min_rounds:
             continue
         measurement = _measurement(rows, causes, budget.min_rounds)

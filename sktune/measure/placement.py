@@ -88,6 +88,12 @@ class Machine:
         chosen = re.match(r"\s*(\d+)", os.environ.get("OMP_NUM_THREADS", ""))  # it may be a list, one for each nesting
         return cls(loads, cpu_quota(), int(chosen[1]) if chosen and int(chosen[1]) else None)
 
+    def is_crowded(self, placement: Placement) -> bool:
+        """Whether the threads of steps have to share the cores that they are kept to with other processes."""
+        cores = [core for core in self.loads if not placement.cores or set(core) & set(placement.cores)]
+        free = sum(core not in self.busy for core in cores)
+        return bool(cores) and free < min(placement.threads or self.user_threads or len(cores), len(cores))
+
     @property
     def busy(self) -> list[tuple[int, ...]]:
         """The busy cores."""

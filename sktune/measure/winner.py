@@ -8,9 +8,8 @@ from statistics import mean, median
 import numpy as np
 from scipy.special import stdtrit
 
-from sktune.core.outcome import Speedup
+from sktune.core.outcome import FARTHEST, Speedup
 from sktune.core.plan import Plan
-from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.noise_floor import MIN_FLOOR
 
 BASELINE = "baseline"

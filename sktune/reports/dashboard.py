@@ -9,6 +9,7 @@ import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import RandomSampler
 
+from sktune.core.outcome import bracketed
 from sktune.core.printable import shortened
 from sktune.reports import figures
 from sktune.reports.application import how_to_apply
@@ -91,8 +92,8 @@ def _trial_note(result: SearchResult, record: TrialRecord) -> str:
     if options := plan_options(record.judged_plan):
         lines.append(f"options: {table_cell(options)}")
     if outcome.speedup:
-        interval = " [{:.3f}, {:.3f}]".format(*outcome.speedup.ci95) if outcome.speedup.ci95 else ", simulated"
-        lines.append(f"{outcome.speedup.ratio:.3f} times as fast as the baseline{interval}")
+        interval = bracketed(outcome.speedup.ratio, outcome.speedup.ci95)
+        lines.append(f"{outcome.speedup.ratio:.3f} times as fast as the baseline, {interval}")
     if outcome.reason:
         lines.append(f"{outcome.reason}: {table_cell(shortened(outcome.detail, 1000))}")
     if outcome.log:

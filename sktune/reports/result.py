@@ -7,6 +7,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from sktune.core.language import Language
+from sktune.core.outcome import bracketed
 from sktune.reports import outputs
 from sktune.reports.page.markup import element
 from sktune.reports.plan_names import distinct_names
@@ -57,7 +58,7 @@ class Result(SearchResult):
         for record, name in zip(best, names, strict=True):
             assert record.outcome and record.outcome.speedup
             speedup = record.outcome.speedup
-            interval = "{:.3f} to {:.3f}".format(*speedup.ci95) if speedup.ci95 else "simulated"
+            interval = bracketed(speedup.ratio, speedup.ci95)
             cells = (record.number, name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval)
             rows.append(element("tr", *(element("td", cell) for cell in cells)))
         head = ("trial", "plan", "ms per step", "speedup", "95% interval")

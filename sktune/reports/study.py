@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from math import expm1, log
 
 from sktune.core.layout import Layout
-from sktune.core.outcome import FinalRow, Speedup
+from sktune.core.outcome import FinalRow, Speedup, excludes_any
 from sktune.core.plan import Plan
-from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.die_spread import die_spread
 from sktune.measure.noise_floor import drift
 from sktune.measure.winner import BASELINE_REPEAT, FinalPlan
@@ -42,7 +41,10 @@ def verdict_line(result: SearchResult) -> str:
         return "The search has not reached its final comparison; run the same command again."
     if winner is None and _has_averages_alone(result):
         if result.facts.command is None:
-            return "No verdict: the time budget ended after too few steps for an interval. Run the same command again."
+            return (
+                "No verdict: there were too few rounds for an interval, because the time budget ended or the machine "
+                "was too busy. Run the same command again."
+            )
         return (
             "No verdict: a single average for each plan has no interval. Have the program log a line for each decode "
             "step, or set `latency: steps` in the recipe; until then leave the model unchanged."
@@ -72,7 +74,7 @@ def _has_averages_alone(result: SearchResult) -> bool:
 
 
 def _has_interval(speedup: Speedup) -> bool:
-    return log(speedup.bounds[1] / speedup.ratio) <= 0.99 * FARTHEST
+    return excludes_any(speedup.ratio, speedup.bounds)
 
 
 def _unfinished(result: SearchResult) -> str:
@@ -181,7 +183,7 @@ def dies_line(result: SearchResult) -> str:
 
 def _time_spent(result: SearchResult) -> str:
     facts = result.facts
-    return f"Time: {facts.seconds:.0f} s, including {facts.final_seconds:.0f} s for the final comparison."
+    return f"Time: {facts.seconds:.0f} s, including {facts.final_s:.0f} s for the final comparison."
 
 
 def interval_text(speedup: Speedup, none: str = "none: too few steps, or a single average") -> str:

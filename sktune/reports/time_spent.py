@@ -12,7 +12,8 @@ from sktune.study.result import SearchResult
 
 STAGES = ("compile", "verify", "measure", "observe")
 OTHER, FINAL = "other", "final"
-"""Time of a trial outside of its stages, and the final comparison."""
+"""Time of a trial outside of its stages, and what begins the stages of the final comparison."""
+FINAL_STAGES = tuple(f"{FINAL}-{stage}" for stage in ("open", *STAGES[:3]))
 PAUSE_S = 60.0
 """Longest time without a trial that is not cut out: nobody searched meanwhile."""
 
@@ -24,7 +25,7 @@ class Stretch:
     Attributes:
         worker: the die if the search had several, otherwise host and process.
         trial: its number; None for the final comparison.
-        stage: one of ``STAGES``, ``OTHER`` or ``FINAL``.
+        stage: one of ``STAGES``, ``OTHER`` or ``FINAL_STAGES``.
         begin_s, end_s: from the start of the study, pauses between searches cut out.
     """
 
@@ -38,7 +39,8 @@ class Stretch:
 def stretches(result: SearchResult) -> tuple[Stretch, ...]:
     """Return all stretches, by start; stages follow each other in the order of ``STAGES``.
 
-    The time of the final comparison is not recorded, only its duration: it is put after the last trial that it judged.
+    The time of the final comparison is not recorded, only the duration of its stages: they are put after the last trial
+    that it judged.
     """
     timed = sorted((record for record in result.trials if record.began and record.ended), key=_began)
     found: list[Stretch] = []
@@ -51,7 +53,7 @@ def stretches(result: SearchResult) -> tuple[Stretch, ...]:
         end_s = max(begin_s, _seconds(record.ended) - origin_s - cut_s)
         found += _of_trial(record, result.workers.name_of(record), begin_s, end_s)
         reached_s = max(reached_s, end_s)
-    if timed and result.facts.final_seconds:
+    if timed and result.facts.final_s:
         return (*_with_final(found, result, timed),)
     return tuple(found)
 
@@ -59,14 +61,17 @@ def stretches(result: SearchResult) -> tuple[Stretch, ...]:
 def _with_final(found: Sequence[Stretch], result: SearchResult, timed: Sequence[TrialRecord]) -> list[Stretch]:
     judged = [each for each in found if each.trial is not None and each.trial < (result.facts.final_trials or 10**9)]
     begin_s = max((each.end_s for each in judged), default=0.0)
-    took_s = result.facts.final_seconds
+    took_s = result.facts.final_s
     worker = ", ".join(result.dies) or timed[-1].worker
-    final = Stretch(worker, None, FINAL, begin_s, begin_s + took_s)
+    final, at_s = [], begin_s
+    for stage, seconds in result.facts.final_seconds.items():
+        final.append(Stretch(worker, None, f"{FINAL}-{stage}", at_s, at_s + seconds))
+        at_s += seconds
     later = (
         replace(each, begin_s=each.begin_s + took_s, end_s=each.end_s + took_s) if each.begin_s >= begin_s else each
         for each in found
     )
-    return sorted((*later, final), key=lambda each: each.begin_s)
+    return sorted((*later, *final), key=lambda each: each.begin_s)
 
 
 def _of_trial(record: TrialRecord, worker: str, begin_s: float, end_s: float) -> list[Stretch]:

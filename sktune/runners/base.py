@@ -90,16 +90,18 @@ class JudgeRequest:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Plans to compare with the baseline far more thoroughly than their trials did.
+    """A plan to compare with the baseline far more thoroughly than its trial did.
 
     Attributes:
-        plans: names and plans.
+        name: of the plan; its log is named after it.
+        plan: the plan.
         steps: decode steps to compare.
-        seconds: time limit for all plans, without compilation; None for no limit.
+        seconds: time limit, without compilation; None for no limit.
         banned: as in ``JudgeRequest``.
     """
 
-    plans: Sequence[NamedPlan]
+    name: str
+    plan: Plan
     steps: int
     seconds: float | None = None
     banned: Mapping[str, str] = field(default_factory=dict)
@@ -218,11 +220,11 @@ class Runner(Protocol):
         """
         ...
 
-    def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
-        """Compare plans with the baseline; return each plan's verification by name.
+    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
+        """Compare a plan with the baseline.
 
-        A plan that kills its process has that as its difference. A plan is left out if no more of it was compared than
-        in its trial: the trial's verification stands.
+        A plan that kills its process has that as its difference. None if no more of it was compared than in its trial,
+        whose verification stands.
 
         Raises:
             BackendError: the baseline does not run.

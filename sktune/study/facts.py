@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from sktune.core.delivery import Delivery
 from sktune.core.errors import StudyError
 from sktune.core.layout import Layout
+from sktune.core.outcome import Stage
 from sktune.core.plan import Option
 from sktune.core.verification import Verification
 from sktune.learning.history import PREFIX, VERIFICATIONS
@@ -90,7 +91,7 @@ class NewFacts(TypedDict, total=False):
     verifications: Mapping[str, Verification]
     final: FinalComparison | None
     final_trials: int | None
-    final_seconds: float
+    final_seconds: Mapping[str, float]
     uncompared: bool
     seconds: float
     exhausted: bool
@@ -127,7 +128,7 @@ class StudyFacts:
         verifications: verifications made after their trials had ended, by trial number.
         final: the final comparison.
         final_trials: number of trials before it.
-        final_seconds: time that it took.
+        final_seconds: time that it took, by stage; see ``sktune.core.outcome.Stage``, and ``open`` before the first.
         uncompared: whether the last search ended before its final comparison.
         seconds: total time of the study's searches.
         exhausted: whether every plan of the space was tried.
@@ -157,7 +158,7 @@ class StudyFacts:
     verifications: Mapping[str, Verification] = field(default_factory=dict)
     final: FinalComparison | None = None
     final_trials: int | None = None
-    final_seconds: float = 0.0
+    final_seconds: Mapping[str, float] = field(default_factory=dict)
     uncompared: bool = False
     seconds: float = 0.0
     exhausted: bool = False
@@ -173,6 +174,11 @@ class StudyFacts:
     verified: str | None = None
     alternates: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def final_s(self) -> float:
+        """Seconds of the final comparison."""
+        return sum(self.final_seconds.values())
 
     @property
     def noise_floor(self) -> float:
@@ -228,6 +234,8 @@ _READ_STRUCTURED: Mapping[str, Callable[[Any], Any]] = {
     "floor_looks": lambda stored: tuple(NoiseFloorSample.from_dict(look) for look in stored),
     VERIFICATIONS: lambda stored: {number: Verification.from_dict(data) for number, data in stored.items()},
     "final": FinalComparison.from_dict,
+    # Until 0.2 only the sum was stored.
+    "final_seconds": lambda stored: dict(stored) if isinstance(stored, Mapping) else {Stage.MEASURE: float(stored)},
     "proxy": ProxyFindings.from_dict,
     "delivery": DeliveryRecord.from_dict,
 }

@@ -295,7 +295,7 @@ def result_of(study: TuningStudy, folder: Path) -> SearchResult:
     with translated(study.name):
         workers = workers_of(study.storage.engine, study.name, records)
     comparison = facts.final
-    verdict = _verdict(comparison, trials) if comparison else None
+    verdict = verdict_of(comparison, trials) if comparison else None
     if facts.uncompared:
         newer = verdict_of_trials(_not_compared(trials, verdict, facts.final_trials), facts.noise_floor)
         if verdict is None or (newer and newer.winner and newer.winner.number != _winner_number(verdict)):
@@ -345,7 +345,7 @@ def verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verd
     return decide(plans, noise_floor)
 
 
-def _verdict(comparison: FinalComparison, trials: Sequence[TrialRecord]) -> Verdict:
+def verdict_of(comparison: FinalComparison, trials: Sequence[TrialRecord]) -> Verdict:
     plans = {str(record.number): record.judged_plan for record in trials}
     finalists = [
         FinalPlan(

@@ -75,10 +75,10 @@ class AnyWorker:
         names: list[str] = self._ask("shortlist", plans, report=report)
         return names
 
-    def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
+    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
         """See ``Runner.verify``."""
-        verifications: dict[str, Verification] = self._ask("verify", request, report=report)
-        return verifications
+        verification: Verification | None = self._ask("verify", request, report=report)
+        return verification
 
     def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
         """See ``Runner.compare``; each request goes to one of the dies that have compared least."""

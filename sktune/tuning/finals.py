@@ -3,22 +3,23 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sktune.core.errors import BackendError, OutOfTimeError
 from sktune.core.events import Listener
 from sktune.core.events.search import FinalStage, FinalStarted, PlanVerified
-from sktune.core.outcome import FinalRow
+from sktune.core.outcome import FinalRow, Stage
+from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS
 from sktune.core.space import SearchSpace
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
 from sktune.runners.base import CompareRequest, NamedPlan, Report, Runner, RunnerTraits, VerifyRequest
 from sktune.study.facts import DeliveryRecord
-from sktune.study.records import without_twins
-from sktune.study.result import result_of
+from sktune.study.records import TrialRecord, without_twins
+from sktune.study.result import result_of, verdict_of
 from sktune.study.study import TuningStudy
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 MIN_DIES = 3
 """On so many dies finalists are compared, if there are as many: two show little of how much dies differ."""
 VERIFY_SHARE = 0.3
-"""Share of the time left after the trials that a batch of verifications may take."""
+"""Share of the time left after the trials that later processes of a comparison leave for verifying the winner."""
 
 
 class Finals:
@@ -60,6 +61,8 @@ class Finals:
         self._request, self._study, self._runner, self._traits = request, study, runner, traits
         self._budget, self._emit, self._stop_if_asked = budget, emit, stop_if_asked
         self._workers, self._die = workers, die
+        self._seconds: dict[str, float] = {}
+        self._stage, self._since_s = str(Stage.OPEN), 0.0
 
     @property
     def _processes(self) -> int:
@@ -72,8 +75,27 @@ class Finals:
     def _verify_steps(self) -> int:
         return self._request.verify_steps
 
+    def _reporting(self, part: str, left_s: float | None = None) -> Report:
+        """Return a report for a part of the final comparison; ``left_s`` is what it and those like it will take."""
+        self._enter(Stage.OPEN)
+
+        def report(stage: str) -> None:
+            self._enter(stage.partition(",")[0])
+            self._emit(FinalStage(part=part, stage=stage, left_s=left_s, worker=self._die()))
+
+        return report
+
+    def _enter(self, stage: str) -> None:
+        now_s = time.perf_counter()
+        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now_s - self._since_s
+        self._stage, self._since_s = stage, now_s
+
     def run(self, space: SearchSpace, finalists: int, *, has_trials: bool) -> None:
-        """Verify and compare the best plans; ``finalists`` is how many there is time to compare."""
+        """Compare the best plans, and verify the one that wins; ``finalists`` is how many there is time to compare.
+
+        A verification takes as long as many trials, so only the plan that would be recommended gets one. If it fails,
+        the next of the plans that were compared is verified; if none of them is left, the next plans are compared.
+        """
         if not finalists or not has_trials:
             raise OutOfTimeError
         is_short = finalists < self._traits.max_finalists
@@ -82,21 +104,18 @@ class Finals:
         most = finalists if is_short else self._traits.max_shortlisted
         numbers = [record.number for record in candidates[:most]]
         self._emit(FinalStarted(simulated=not self._traits.measures_time, qualifiers=numbers, references=references))
-        began = time.perf_counter()
-        plans = [(str(record.number), record.judged_plan) for record in candidates]
-
-        def report_stage(stage: str) -> None:
-            self._emit(FinalStage(stage=stage, worker=self._die()))
-
+        self._since_s = time.perf_counter()
+        left = [(str(record.number), record.judged_plan) for record in candidates]
         if len(numbers) > self._traits.max_finalists:
-            plans = self._shortlisted(plans[:most], report_stage) + plans[most:]
-        plans = self._verified(plans, finalists, report_stage)
-        final = self._compared(plans, report_stage, references=references)
+            left = self._shortlisted(left[:most]) + left[most:]
+        records, final = self._study.records(), None
+        while final is None or (left and self._is_rejected(final, records) and self._budget.remaining_s > 0):
+            batch, left = left[:finalists], left[finalists:]
+            final = self._verified(self._compared(batch, references=references), dict(batch), records)
+            references = False
+        self._enter(Stage.OPEN)
         self._study.remember(
-            final=final,
-            uncompared=False,
-            final_seconds=time.perf_counter() - began,
-            final_trials=self._study.finished(),
+            final=final, uncompared=False, final_seconds=self._seconds, final_trials=self._study.finished()
         )
 
     def deliver(self, folder: Path) -> None:
@@ -106,88 +125,93 @@ class Finals:
             return
         stored = DeliveryRecord(winner.number)
         try:
-            self._emit(FinalStage(stage="deliver"))
-            delivery = self._runner.deliver(winner.plan, folder / ARTIFACTS, lambda stage: None)
+            report = self._reporting("writing the winner's code")
+            delivery = self._runner.deliver(winner.plan, folder / ARTIFACTS, report)
             stored = replace(stored, delivery=delivery)
         except (BackendError, OutOfTimeError) as failure:
             logger.warning("the winner comes without its compiled code: %s", failure)
             stored = replace(stored, problem=str(failure) or "the time budget ended first")
         self._study.remember(delivery=stored)
 
-    def _shortlisted(self, plans: Sequence[NamedPlan], report_stage: Report) -> list[NamedPlan]:
+    def _shortlisted(self, plans: Sequence[NamedPlan]) -> list[NamedPlan]:
         """Return the plans, the fastest first; in their present order if measuring them again fails."""
         try:
-            names = self._runner.shortlist(plans, report_stage)
+            names = self._runner.shortlist(plans, self._reporting("choosing the finalists"))
         except BackendError as failure:
             logger.warning("%s; the plans that were best in the trials are compared", failure)
             return list(plans)
         return sorted(plans, key=lambda named: names.index(named[0]))
 
-    def _verified(self, plans: Sequence[NamedPlan], most: int, report_stage: Report) -> list[NamedPlan]:
-        """Return the first ``most`` of ``plans`` that pass verification; where one fails, the next moves up.
-
-        Results are stored: the study drops a plan whose bits differ, and plans with a region whose bits differed are
-        not tried.
-        """
-        passed: list[NamedPlan] = []
-        left = list(plans)
-        while left and len(passed) < most:
-            self._stop_if_asked()
-            batch, left = left[: most - len(passed)], left[most - len(passed) :]
-            known = self._study.facts.verifications
-            unknown = [named for named in batch if not self._is_verified(known.get(named[0]))]
-            seconds = None
-            if not math.isinf(self._budget.remaining_s):
-                seconds = max(1.0, VERIFY_SHARE * self._budget.remaining_s)
-            request = VerifyRequest(unknown, self._verify_steps, seconds, self._study.banned_regions())
-            verifications = self._runner.verify(request, report_stage)
-            self._study.verified(verifications)
-            for name, verification in verifications.items():
-                summary = verification.summary()
-                self._emit(PlanVerified(trial=int(name), identical=verification.is_identical, **summary))
-            known = self._study.facts.verifications
-            passed += [named for named in batch if named[0] not in known or known[named[0]].is_identical]
-            if self._budget.remaining_s <= 0:
-                break
-        return passed
-
-    def _is_verified(self, verification: Verification | None) -> bool:
-        return verification is not None and verification.steps >= self._verify_steps
-
-    def _compared(self, plans: Sequence[NamedPlan], report_stage: Report, *, references: bool) -> FinalComparison:
+    def _compared(self, plans: Sequence[NamedPlan], *, references: bool) -> FinalComparison:
         """Compare the finalists in fresh processes, one after the other, as many as there is time for.
 
         One after the other also where they run on several dies: those of one host share its cores.
         """
-        processes: list[tuple[list[FinalRow], str]] = []
+        processes: list[tuple[Sequence[FinalRow], str]] = []
         dies: list[str] = []
         longest_s = 0.0
+        enough_s = VERIFY_SHARE * self._budget.remaining_s
         for number in range(1, self._processes + 1):
             self._stop_if_asked()
-            if processes and self._budget.remaining_s < longest_s:
+            if processes and self._budget.remaining_s < longest_s + enough_s:
                 break
             began = time.perf_counter()
             try:
                 # References are shown for comparison only, and need no interval over processes.
                 request = CompareRequest(plans, number, references=references and number == 1)
-                compared = self._runner.compare(request, report_stage)
+                left_s = longest_s * (self._processes + 1 - number) or None
+                part = f"comparing, process {number} of {self._processes}"
+                compared = self._runner.compare(request, self._reporting(part, left_s))
             except OutOfTimeError:
                 if not processes:
                     raise
                 break
-            rows = [self._of_verified_code(row) for row in compared.rows]
-            processes.append((rows, compared.noise))
+            processes.append((compared.rows, compared.noise))
             dies += [compared.die] if compared.die and self._traits.measures_time else []
             longest_s = max(longest_s, time.perf_counter() - began)
-            broken = {row.name for row in rows if row.speedup is None}
+            broken = {row.name for row in compared.rows if row.speedup is None}
             plans = [(name, plan) for name, plan in plans if name not in broken]
             if broken and not plans:
                 break
         return FinalComparison.of(processes, self._study.facts.floor_looks, dies)
 
-    def _of_verified_code(self, row: FinalRow) -> FinalRow:
-        """Return ``row``, marked as different if its code is not the code that was verified."""
-        verified = self._study.facts.verifications.get(row.name)
-        if verified and verified.code_digest and row.code_digest not in ("", verified.code_digest):
-            return replace(row, verdict="it compiles to other code than was verified", bit_identical=False)
-        return row
+    def _verified(
+        self, final: FinalComparison, plans: Mapping[str, Plan], records: Sequence[TrialRecord]
+    ) -> FinalComparison:
+        """Verify the plan that wins; while it fails, mark its row and verify the next one.
+
+        Results are stored: the study drops a plan whose bits differ, and plans with a region whose bits differed are
+        not tried.
+        """
+        while (winner := verdict_of(final, records).winner) is not None:
+            name = str(winner.number)
+            known = self._study.facts.verifications.get(name)
+            if known is None or known.steps < self._verify_steps:
+                known = self._verify(name, plans[name])
+            row = next(row for row in final.rows if row.name == name)
+            problem = ""
+            if known and not known.is_identical:
+                problem = str(known)
+            elif known and known.code_digest and row.code_digest not in ("", known.code_digest):
+                problem = "it compiles to other code than was verified"
+            if not problem:
+                break
+            final = final.rejecting(name, problem)
+        return final
+
+    def _verify(self, name: str, plan: Plan) -> Verification | None:
+        self._stop_if_asked()
+        left_s = None if math.isinf(self._budget.remaining_s) else max(1.0, self._budget.remaining_s)
+        request = VerifyRequest(name, plan, self._verify_steps, left_s, self._study.banned_regions())
+        verification = self._runner.verify(request, self._reporting(f"verifying trial {name}"))
+        if verification:
+            self._study.verified({name: verification})
+            summary = verification.summary()
+            self._emit(PlanVerified(trial=int(name), identical=verification.is_identical, **summary))
+        return verification
+
+    @staticmethod
+    def _is_rejected(final: FinalComparison, records: Sequence[TrialRecord]) -> bool:
+        """Whether no plan wins, and some of them might have if their bits did not differ."""
+        is_open = verdict_of(final, records).winner is None
+        return is_open and any(row.name.isdigit() and row.bit_identical is False for row in final.rows)

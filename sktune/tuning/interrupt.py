@@ -20,9 +20,10 @@ AGAIN_S = 0.05
 
 @dataclass
 class Stop:
-    """Whether the user asked to stop after the running trial, and the signal that stopped the search immediately."""
+    """Whether the user asked to stop after what runs, what that is, and the signal that stopped the search at once."""
 
     requested: bool = False
+    after: str = "this trial"
     by: str = ""
 
 
@@ -50,7 +51,7 @@ def stoppable() -> Iterator[Stop]:
         if stop.requested or stop.by:
             raise KeyboardInterrupt
         stop.requested = True
-        logger.warning("stopping after this trial; press Ctrl-C again to stop immediately")
+        logger.warning("stopping after %s; press Ctrl-C again to stop immediately", stop.after)
 
     def not_raised(unraisable: "sys.UnraisableHookArgs") -> None:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):

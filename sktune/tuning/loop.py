@@ -245,6 +245,7 @@ class _Search:
         with Coordinator(fleet, trials, self._leases, self._emit, limit_s, is_shared=is_shared) as coordinator:
             self._run_trials(coordinator, trials, space, strategy, stop)
         self._stop_if_asked(stop)
+        stop.after = "this part of the final comparison"
         finals = Finals(
             self._request, self._study, runner, opened.traits, self._budget, self._emit,
             lambda: self._stop_if_asked(stop), fleet.__len__, lambda: fleet.asked_die,

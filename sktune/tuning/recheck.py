@@ -21,7 +21,7 @@ from sktune.core.files import real_path
 from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
-from sktune.core.verification import Verification
+from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
 from sktune.measure.placement import Placement
 from sktune.runners import make_runner
 from sktune.runners.base import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest
@@ -29,7 +29,6 @@ from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, TargetSpec
 from sktune.tuning.placing import placed
-from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 
 PLAN = "plan"
 
@@ -154,14 +153,14 @@ def _checked(
     report: Report,
 ) -> Recheck:
     opened = runner.open()
-    plans = [(PLAN, file.to_plan())]
-    verification = runner.verify(VerifyRequest(plans, steps), report).get(PLAN, Verification())
+    plan = file.to_plan()
+    verification = runner.verify(VerifyRequest(PLAN, plan, steps), report) or Verification()
     if verification.is_broken:
         raise BackendError(f"the plan no longer runs: {verification.difference}; search again")
     code = _code(verification, delivery, opened.facts.get("not_delivered", ""))
     if not verification.is_identical:
         return Recheck(RecheckVerdict.DIFFERS, code, changes, verification)
-    rows = runner.compare(CompareRequest(plans), report).rows
+    rows = runner.compare(CompareRequest([(PLAN, plan)]), report).rows
     row = next(row for row in rows if row.name == PLAN)
     if row.speedup is None:
         raise BackendError(f"the plan could not be compared with the baseline: {row.verdict}; search again")

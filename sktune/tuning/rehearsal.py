@@ -111,7 +111,7 @@ class Rehearsal:
         alternates = self.start.alternates
         floor_samples = math.ceil(trials / TRIALS_PER_FLOOR_SAMPLE) - alternates  # a baseline run is the first of them
         finalists = min(MAX_FINALISTS, trials)
-        verified = finalists + 1 if min(self.verify_steps, self.start.steps) > VERIFIED_STEPS else 0
+        verified = 2 if min(self.verify_steps, self.start.steps) > VERIFIED_STEPS else 0
         processes = backend_info(self.recipe.backend).final_processes
         return BASELINES + floor_samples + trials + verified + processes * (finalists + (not alternates))
 

@@ -8,13 +8,13 @@ from sktune.backends import all_backends, backend_info, backend_on
 from sktune.backends.info import META_DEVICE, BackendInfo
 from sktune.core.errors import BadInputError
 from sktune.core.files import real_path
+from sktune.core.verification import DEFAULT_VERIFY_STEPS
 from sktune.targets import RecipeSpec, TargetSpec, describe
 from sktune.targets.presets import Preset
 from sktune.targets.recipe import needs_cluster
 
 DEFAULT_TRIALS = 40
 ENGINES = ("local", "ray")
-DEFAULT_VERIFY_STEPS = 2048
 
 
 @dataclass(frozen=True)

@@ -13,45 +13,32 @@ from sktune.cli import app
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
-from sktune.runners.base import RunnerSetup, VerifyRequest
+from sktune.core.verification import DEFAULT_VERIFY_STEPS
+from sktune.runners.base import JudgeRequest, RunnerSetup, VerifyRequest
 from sktune.runners.worker.client import WorkerRunner
 from sktune.study.result import stored_result
 from sktune.targets import describe
-from sktune.tuning.request import DEFAULT_VERIFY_STEPS
+from sktune.targets.presets import load_space
 from tests.builders import OWN_MODEL, TESTS
 
 FAULTY = TESTS / "models" / "faulty.py"
 
 
 @pytest.mark.slow
-def test_a_plan_that_differs_in_one_slot_is_found_before_it_is_claimed(runs: Path) -> None:
-    """Its trial passes; its verification blames the scope, the next plan moves up, and the study has learned it."""
-    events: list[dict[str, Any]] = []
-    result = sktune.search(
-        f"{FAULTY}:flips_a_bit_in_the_last_slot",
-        trials=3,
-        space=FAULTY.with_suffix(".yaml"),
-        runs=runs,
-        listener=events.append,
-    )
-    passed = {
-        event["origin"] for event in events if event["event"] == "trial_finished" and event["state"] == "complete"
-    }
-    assert "both" in passed  # the trial alone would have let it win
-    rejected = {event["trial"] for event in events if event["event"] == "plan_verified" and not event["identical"]}
-    outcomes = {record.number: record.outcome for record in result.trials}
-    assert rejected
-    for number in rejected:
-        outcome = outcomes[number]
-        assert outcome is not None
-        assert outcome.reason is Reason.MISMATCH
-        assert "fault" in outcome.blamed
-    assert result.winner is not None
-    assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
-    assert result.verification is not None
-    assert result.verification.steps >= 320
-    again = stored_result(result.study, runs)
-    assert [record.outcome for record in again.trials] == [record.outcome for record in result.trials]
+def test_a_plan_that_differs_in_one_slot_is_found_before_it_is_claimed(tmp_path: Path, compile_cache: Path) -> None:
+    """Its trial passes; its verification blames the scope."""
+    spec, _ = describe(f"{FAULTY}:flips_a_bit_in_the_last_slot")
+    options = (("emulate_precision_casts", True),)
+    plan = Plan(tuple(Scope(f"layers.{layer}.mix", f"layers.{layer}.fault", options) for layer in range(2)))
+    space = load_space(FAULTY.with_suffix(".yaml"))
+    with WorkerRunner(RunnerSetup(spec, space, tmp_path, compile_cache, 120)) as runner:
+        outcome = runner.judge(JudgeRequest(plan, "trial.log"), lambda stage: None)
+        verified = runner.verify(VerifyRequest("0", plan, 320), lambda stage: None)
+    assert outcome.is_feasible  # the trial alone would have let it win
+    assert verified and not verified.is_identical
+    after = outcome.after(verified)
+    assert after.reason is Reason.MISMATCH
+    assert "fault" in after.blamed
 
 
 @pytest.mark.slow
@@ -85,6 +72,7 @@ def test_a_model_that_runs_otherwise_when_it_is_compiled_is_said_to(tmp_path: Pa
     ready = next(event for event in events if event["event"] == "target_ready")
     assert "logits" in ready["model_difference"]
     assert "100.00% of its elements differ" in ready["model_difference"]
+    assert ready["model_difference"].endswith("aten.mul.Tensor is called by the compiled model only")
     assert result.summary()["model_difference"] == ready["model_difference"]
     assert "not bit-identical to the uncompiled model" in (result.folder / "report.md").read_text()
 
@@ -99,7 +87,7 @@ def test_plans_that_differ_on_rare_steps_are_rejected(tmp_path: Path, units: tup
         names = [unit.name for unit in runner.open().layout.units]
         first, last = ([name for name in names if name.endswith(f".{unit}")] for unit in units)
         plan = Plan(tuple(Scope(*ends, options) for ends in zip(first, last, strict=True)))
-        verified = runner.verify(VerifyRequest([("1", plan)], DEFAULT_VERIFY_STEPS), lambda stage: None)["1"]
+        verified = runner.verify(VerifyRequest("1", plan, DEFAULT_VERIFY_STEPS), lambda stage: None)
     assert not verified.is_identical
     assert verified.changes_bits
     assert set(verified.changes_bits) <= {scope.label for scope in plan.scopes}

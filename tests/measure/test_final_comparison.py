@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sktune.core.outcome import FinalRow, Outcome, Speedup
+from sktune.core.outcome import FARTHEST, FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan
-from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.winner import BASELINE_REPEAT, FinalPlan, decide

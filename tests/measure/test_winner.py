@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sktune.core.outcome import Speedup
+from sktune.core.outcome import FARTHEST, Speedup
 from sktune.core.plan import Options, Plan, Scope
-from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.winner import (
     PROCESS_DEGREES,
     PROCESS_SD,

@@ -251,7 +251,7 @@ def test_studies_that_have_not_come_far_have_a_page(tmp_path: Path, trials: int)
 
 def test_a_running_study_has_not_taken_no_time(study: SearchResult) -> None:
     """The time is said when it is known: at the end of a run."""
-    running = replace(study, facts=replace(study.facts, seconds=0.0, final_seconds=0.0))
+    running = replace(study, facts=replace(study.facts, seconds=0.0, final_seconds={}))
     assert "100 s" in str(verdict(shown(study)))
     assert not re.search(r"\b0 s\b", Reader(str(verdict(shown(running)))).text)
 

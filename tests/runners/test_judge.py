@@ -90,11 +90,11 @@ def test_a_deadline_leaves_figures_without_enough_rounds(judge: Judge) -> None:
 def test_a_verification_ends_with_its_time_and_claims_what_it_compared(judge: Judge) -> None:
     """A plan of which no more was compared than in its trial is left out: that one's verification stands."""
     judge.ends_s = math.inf
-    assert judge.verify(PLANS, silent, steps=2048, seconds=0.0) == {}
+    assert judge.verify(PLANS[0][1], silent, steps=2048, seconds=0.0) is None
     judge.ends_s = time.monotonic()
-    assert judge.verify(PLANS, silent, steps=2048) == {}
+    assert judge.verify(PLANS[0][1], silent, steps=2048) is None
     judge.ends_s = math.inf
-    verification = judge.verify(PLANS, silent, steps=640, seconds=1.5).get("1")
+    verification = judge.verify(PLANS[0][1], silent, steps=640, seconds=1.5)
     assert verification is None or 16 < verification.steps < 640
 
 

@@ -92,12 +92,12 @@ class TestBounds:
     def test_finalists_are_compared_on_all_steps(self, tmp_path: Path) -> None:
         """Or on the requested number."""
         with faulty_program(tmp_path, "") as runner:
-            verified = runner.verify(VerifyRequest([("1", PLAN), ("2", PLAN)], 2048), silent)
-            fewer = runner.verify(VerifyRequest([("1", PLAN)], 20), silent)
-        assert {name: each.steps for name, each in verified.items()} == {"1": STEPS, "2": STEPS}
-        assert verified["1"].is_identical
-        assert verified["1"].elements == STEPS * 5 + 2 * 3  # the state after the first steps and after the last
-        assert fewer["1"].steps == 20
+            verified = [runner.verify(VerifyRequest(name, PLAN, 2048), silent) for name in "12"]
+            fewer = runner.verify(VerifyRequest("1", PLAN, 20), silent)
+        assert [each and each.steps for each in verified] == [STEPS, STEPS]
+        assert verified[0] and verified[0].is_identical
+        assert verified[0].elements == STEPS * 5 + 2 * 3  # the state after the first steps and after the last
+        assert fewer and fewer.steps == 20
 
     @pytest.mark.parametrize(
         ("fault", "difference"),
@@ -111,9 +111,9 @@ class TestBounds:
         """The trial compares eight steps; a verification compares them all."""
         with faulty_program(tmp_path, fault) as runner:
             outcome = runner.judge(JudgeRequest(PLAN, "trial.log"), silent)
-            verified = runner.verify(VerifyRequest([("1", PLAN)], 2048), silent)["1"]
+            verified = runner.verify(VerifyRequest("1", PLAN, 2048), silent)
         assert outcome.is_feasible
-        assert str(verified) == difference
+        assert verified and str(verified) == difference
         assert outcome.after(verified).reason is Reason.MISMATCH
         assert outcome.after(verified).blamed == PLAN.scopes[0].label
 
@@ -131,22 +131,22 @@ class TestBounds:
             runner.open()
             with pytest.raises(NotDeterministicError, match=r"not deterministic.*step 20"):
                 for name in "12":
-                    runner.verify(VerifyRequest([(name, PLAN)], 2048), silent)
+                    runner.verify(VerifyRequest(name, PLAN, 2048), silent)
         with faulty_program(tmp_path / "state", "unsteady state:20") as runner:
-            verified = [runner.verify(VerifyRequest([(name, PLAN)], 2048), silent)[name] for name in "12"]
-        assert all(each.is_identical for each in verified)
-        assert verified[-1].elements == STEPS * 5  # none of the state is left
+            verified = [runner.verify(VerifyRequest(name, PLAN, 2048), silent) for name in "12"]
+        assert all(each and each.is_identical for each in verified)
+        assert verified[-1] and verified[-1].elements == STEPS * 5  # none of the state is left
 
     def test_without_time_nothing_more_is_compared(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """The trial's verification and its bound stand."""
         with faulty_program(tmp_path, "") as runner, caplog.at_level(logging.WARNING):
-            assert runner.verify(VerifyRequest([("1", PLAN)], 2048, seconds=0.001), silent) == {}
+            assert runner.verify(VerifyRequest("1", PLAN, 2048, seconds=0.001), silent) is None
         assert "no time is left to compare plan 1 on 40 steps" in caplog.text
 
     def test_a_program_of_eight_steps_has_no_more_to_compare(self, tmp_path: Path) -> None:
         """Every run compares all of them."""
         with faulty_program(tmp_path, "", steps=VERIFIED_STEPS) as runner:
-            assert runner.verify(VerifyRequest([("1", PLAN)], 2048), silent) == {}
+            assert runner.verify(VerifyRequest("1", PLAN, 2048), silent) is None
 
     def test_a_plan_that_fails_in_its_verification_is_rejected(self, tmp_path: Path) -> None:
         """With the reason."""
@@ -154,8 +154,8 @@ class TestBounds:
             runner.open()
             program = tmp_path / "program.py"
             program.write_text(program.read_text().replace("if task[", "if has_scopes: sys.exit(3)\nif task[", 1))
-            verified = runner.verify(VerifyRequest([("1", PLAN)], 2048), silent)["1"]
-        assert not verified.is_identical
+            verified = runner.verify(VerifyRequest("1", PLAN, 2048), silent)
+        assert verified and not verified.is_identical
         assert "exit code 3" in str(verified)
 
 
@@ -268,7 +268,7 @@ def test_a_program_that_keeps_everything_in_slots_is_compared(tmp_path: Path) ->
         assert runner.open().facts["alternates"]
         outcome = runner.judge(JudgeRequest(plan, "trial.log"), silent)
         assert outcome.is_feasible, outcome.detail
-        verified = runner.verify(VerifyRequest([("1", plan)], 2048), silent)["1"]
+        verified = runner.verify(VerifyRequest("1", plan, 2048), silent)
     assert str(verified) == "rank 0: state model.cache.sums[2] differs from the baseline's after 90 steps"
     tasks = [json.loads(path.read_text()) for path in (tmp_path / "study" / "work").glob("run-*/task.json")]
     drawn = [task["turns"] for task in tasks if task["turns"] is not None]

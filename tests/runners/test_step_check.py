@@ -32,8 +32,7 @@ def compare(
 
     baseline = Step(target.decode_step)
     places = step_check.contexts(target, target.state, baseline, steps)
-    results = step_check.compare_steps(target, target.state, baseline, {"plan": Step(candidate)}, places)
-    return results["plan"], positions
+    return step_check.compare_steps(target, target.state, baseline, Step(candidate), places), positions
 
 
 @pytest.mark.parametrize("make", [caches.with_capacity, caches.without_capacity])
@@ -69,7 +68,7 @@ def test_state_is_compared_after_every_step() -> None:
 
     places = step_check.contexts(target, state, Step(target.decode_step), 400)
     baseline = Step(target.decode_step)
-    result = step_check.compare_steps(target, state, baseline, {"plan": Step(candidate)}, places)["plan"]
+    result = step_check.compare_steps(target, state, baseline, Step(candidate), places)
     assert result.mismatch is not None
     assert result.mismatch.tensor == "scratch"
 
@@ -90,12 +89,14 @@ def test_a_comparison_ends_within_a_context(checks: int) -> None:
     baseline = Step(target.decode_step)
     places = step_check.contexts(target, target.state, baseline, 400)
     left = iter([True] * checks)
-    candidates = {name: Step(target.decode_step) for name in "ab"}
-    results = step_check.compare_steps(target, target.state, baseline, candidates, places, lambda: next(left, False))
-    assert sum(result.steps for result in results.values()) <= checks
-    assert all(result.steps == sum(place.steps for place in places[: result.contexts]) for result in results.values())
+    candidate = Step(target.decode_step)
+    result = step_check.compare_steps(
+        target, target.state, baseline, candidate, places, lambda steps: next(left, False)
+    )
+    assert result.steps <= checks
+    assert result.steps == sum(place.steps for place in places[: result.contexts])
     assert next(left, None) is None
-    assert bool(results["a"].steps) is (checks > 100)
+    assert bool(result.steps) is (checks > 100)
 
 
 @given(st.integers(1, 10**12))

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from sktune.backends.fingerprint import fingerprint
+from sktune.backends.inductor.options import EXACT
 from sktune.core.errors import StudyError
+from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.placement import Machine, Placement
-from sktune.runners.base import RunnerSetup, RunnerTraits
+from sktune.runners.base import JudgeRequest, RunnerSetup, RunnerTraits
 from sktune.runners.worker.client import WorkerRunner
 from sktune.runners.worker.process import environment_of
 from sktune.study.study import TuningStudy
@@ -231,3 +233,42 @@ def test_a_trial_reads_the_studys_records_a_fixed_few_times(tmp_path: Path, monk
         search(tmp_path / str(trials), FakeRunner(traits=RunnerTraits(measures_time=False)), trials=trials)
         counts.append(len(calls))
     assert counts[1] - counts[0] <= 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("loads", "placement", "crowded"),
+    [
+        ([0.0, 0.0], Placement(), False),
+        ([0.9, 0.0], Placement(), True),
+        ([0.9, 0.9], Placement(), True),
+        ([0.9, 0.0], Placement(1, (1,), 1), False),
+        ([0.0, 0.9], Placement(1, (1,), 1), True),
+        ([0.9, 0.9, 0.0, 0.0], Placement(2), False),
+        ([], Placement(), False),
+    ],
+)
+def test_cores_are_crowded_if_threads_have_to_share_them(
+    loads: list[float], placement: Placement, crowded: bool
+) -> None:
+    """With processes of others; only the cores that the threads are kept to count."""
+    assert Machine({(core,): load for core, load in enumerate(loads)}).is_crowded(placement) is crowded
+
+
+@pytest.mark.slow
+def test_load_that_comes_later_is_noticed_before_the_next_trial(
+    tmp_path: Path, compile_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that wait leave their cores from then on, and the trial's line says so; the code stays the same."""
+    busy = False
+    monkeypatch.setattr("sktune.measure.placement.Machine.look", lambda: Machine({(0,): 0.95 if busy else 0.0}))
+    spec = PresetSpec("llama", scale="tiny", backend="inductor")
+    setup = RunnerSetup(spec, SpaceSpec(), tmp_path, compile_cache, 300.0)
+    plan = Plan((Scope("model.layers.0.mlp", "model.layers.0.mlp", tuple(EXACT.items())),))
+    with WorkerRunner(setup) as runner:
+        quiet = runner.judge(JudgeRequest(plan, "trial-0000.log"), lambda stage: None)
+        busy = True
+        crowded = runner.judge(JudgeRequest(plan, "trial-0001.log"), lambda stage: None)
+    assert quiet.speedup and crowded.speedup
+    text = "other processes need the cores: threads that wait leave theirs"
+    assert (text in quiet.noise, text in crowded.noise) == (False, True)
+    assert quiet.code_digest == crowded.code_digest

@@ -385,6 +385,19 @@ class TestInterruptions:
             search(tmp_path, FakeRunner(breaks=asks))
         assert len(search(tmp_path, FakeRunner()).trials) == 6
 
+    def test_ctrl_c_in_the_final_comparison_says_what_it_waits_for(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """No trial runs any more."""
+
+        def asks(kind: str, plans: Sequence[Plan]) -> None:
+            if kind == "compare":
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(InterruptedSearchError, match="stopped after 6 of 6 trials"):
+            search(tmp_path, FakeRunner(breaks=asks, traits=RunnerTraits(final_processes=2)))
+        assert "stopping after this part of the final comparison" in caplog.text
+
 
 class TestFinals:
     """A search returns a result whatever happens to the processes of the final comparison."""
@@ -436,7 +449,7 @@ class TestFinals:
         assert of_kind(events, "final_started")[0]["references"] is wanted
 
     def test_a_plan_that_fails_verification_is_replaced(self, tmp_path: Path) -> None:
-        """The next moves up; in the study the plan is now a mismatch."""
+        """By the next of those that were compared with it; in the study the plan is now a mismatch."""
         guilty = FakeRunner(difference=lambda plan: "step 40: logits" if holds(plan, "1.self_attn") else "")
         events = Events()
         result = search(tmp_path, guilty, events.append, trials=12)
@@ -448,7 +461,8 @@ class TestFinals:
             assert (outcome.reason, outcome.stage, outcome.detail) == (
                 Reason.MISMATCH, Stage.VERIFY, "step 40: logits",
             )  # fmt: skip
-            assert str(number) not in {row.name for row in result.final}
+            rows = [row for row in result.final if row.name == str(number)]
+            assert all((row.bit_identical, row.verdict) == (False, "step 40: logits") for row in rows)
         assert result.winner is not None
         assert not holds(result.winner.plan, "1.self_attn")
 

@@ -7,6 +7,7 @@ so no trial traces the model again. Inductor's caches, including its choices by 
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,12 +88,13 @@ class InductorBackend:
         before = set(self._regions.compiled)
         regions = self._regions.compile_all(cutting.slots, on_scope)
         used = {identity(slot) for slot in cutting.slots}
-        step = self._step(cutting.fill([region.function for region in regions]))
+        run = cutting.fill([region.function for region in regions])
+        step = self._step(run)
         code = code_digests(cutting.slots, regions)
         digest = digest_of(set(code.values()))
         if not cutting.slots:
             self._try(step)
-            return Compiled(step, code_digest=digest)
+            return Compiled(step, code_digest=digest, inside=partial(self._inside, run))
         pieces = Pieces(cutting)
         self._try(self._step(pieces.first_run(on_scope, self._device)))
         keys = {slot.label: region_key(slot) for slot in cutting.slots}
@@ -245,6 +247,13 @@ class InductorBackend:
             return self._captured(*inputs)
 
         return Step(step, self._marks.resume)
+
+    def _inside(self, run: Callable[..., Any], context: AbstractContextManager[Any]) -> Step:
+        def watched(*arguments: Any) -> Any:
+            with context:
+                return run(*arguments)
+
+        return self._step(watched)
 
     def _try(self, step: Step) -> None:
         step.prepare()

@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from sktune.cli.views.progress import Gains, PlainView, duration, figure, lines_of, number_of
+from sktune.cli.views.progress import Gains, PlainView, duration, figure, left_of, lines_of, number_of
 from sktune.cli.views.strip import plan_strip, sparkline
 from sktune.core.events import Event, Listener
 from sktune.core.events.search import (
@@ -139,7 +139,7 @@ class LiveView:
     @_take.register
     def _(self, event: FinalStage) -> None:
         place = f" on {event.worker}" if event.worker else ""
-        self._now = f"{self._now.partition(' - ')[0]} - {event.stage}{place}"
+        self._now = f"{event.part} - {event.stage}{place}{left_of(event)}"
 
     def picture(self, width: int) -> RenderableType:
         """Return what is shown now, for a terminal of this width."""

@@ -9,6 +9,7 @@ from sktune.core.events.analysis import AnalysisStarted, GuideWalked
 from sktune.core.events.search import (
     Converged,
     CoresChosen,
+    FinalStage,
     FinalStarted,
     NoiseFloor,
     PlanVerified,
@@ -21,10 +22,14 @@ from sktune.core.events.search import (
     TrialFinished,
 )
 from sktune.core.events.workers import TrialRequeued, WorkerJoined, WorkerLost, WorkerQuarantined
+from sktune.core.outcome import bracketed
 from sktune.core.printable import shortened
 
 SHAPE_WIDTH, MAX_SHAPE_WIDTH = 34, 41
 """Fit "self_attn of each layer, 61 scopes" and "self_attn + mlp of each layer, 122 scopes"."""
+
+PROGRESS_S = 20.0
+"""Least time between two lines on the same part of the final comparison."""
 
 
 @singledispatch
@@ -136,10 +141,15 @@ def _(event: AnalysisStarted | GuideWalked) -> Sequence[str]:
     return event.lines
 
 
+def left_of(event: FinalStage) -> str:
+    """Return how long a part of the final comparison will take, if that is known."""
+    return f", about {duration(event.left_s)} left" if event.left_s else ""
+
+
 def figure(event: TrialFinished) -> str:
     """Return the speedup of a trial that was measured, with its interval."""
-    doubt = "[{:.3f}, {:.3f}]".format(*event.ci95) if event.ci95 else "simulated"
-    return f"{event.speedup:.3f}x {doubt}"
+    assert event.speedup is not None
+    return f"{event.speedup:.3f}x {bracketed(event.speedup, event.ci95)}"
 
 
 def duration(seconds: float) -> str:
@@ -199,14 +209,24 @@ class PlainView:
     def __init__(self, write: Callable[[str], None], began_s: float | None = None) -> None:
         self._write = write
         self._gains = Gains(began_s)
+        self._part, self._next_line_s = "", 0.0
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
         if isinstance(event, SearchStarted):
             self._gains.begin(event)
+        if isinstance(event, FinalStage):
+            self._show_part(event)
         trial = event if isinstance(event, TrialFinished) else None
         mark = "  <- best" if trial and self._gains.is_best(trial) else ""
         for line in lines_of(event):
             self._write(line + mark)
         if trial and (gain := self._gains.first(trial)):
             self._write(gain)
+
+    def _show_part(self, event: FinalStage) -> None:
+        """Print where the final comparison is: each part as it begins, and a long one every ``PROGRESS_S``."""
+        now_s = time.monotonic()
+        if event.part != self._part or now_s >= self._next_line_s:
+            self._part, self._next_line_s = event.part, now_s + PROGRESS_S
+            self._write(f"{event.part}: {event.stage}{left_of(event)}")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sktune.cli.views.progress import number_of
 from sktune.core.events.studies import StudyCompared
-from sktune.core.outcome import FinalRow
+from sktune.core.outcome import FinalRow, bracketed
 from sktune.measure.winner import BASELINE_REPEAT
 from sktune.reports.outputs import OUTPUTS
 from sktune.reports.plan_names import trial_name
@@ -145,7 +145,7 @@ def _winner(study: StudyCompared) -> str:
         return "no final comparison yet"
     if study.winner is None:
         return "no scope wins its final comparison"
-    doubt = "[{:.3f}, {:.3f}]".format(*study.ci95) if study.ci95 else "simulated"
+    doubt = bracketed(study.speedup, study.ci95)
     return f"trial {study.winner} wins its final comparison, {study.speedup:.3f}x {doubt}"
 
 
@@ -155,7 +155,7 @@ def recheck_table(checked: Recheck) -> Table:
     table.add_row("code", escape(checked.code))
     table.add_row("bits", escape(checked.verification.summary()["text"]))
     if speedup := checked.speedup:
-        interval = "95% interval {:.3f} to {:.3f}, in one process".format(*speedup.bounds)
+        interval = f"95% interval {interval_text(speedup)}, in one process"
         figures = f"{speedup.latency_ms:.3f} ms, the baseline {speedup.baseline_ms:.3f} ms"
         table.add_row("speed", f"{speedup.ratio:.3f} times as fast as the baseline ({interval}): {figures}")
     for change in checked.changes:

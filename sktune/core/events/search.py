@@ -275,12 +275,16 @@ class FinalStage(Event):
     """The final comparison enters its next stage.
 
     Attributes:
-        stage: that begins, in words for people.
+        part: of the comparison, in words for people.
+        stage: of this part that begins, in words for people.
+        left_s: seconds that the part and those like it will take, if known.
         worker: the die that it runs on, if the search can have several.
     """
 
     event: ClassVar[str] = "final_stage"
+    part: str
     stage: str
+    left_s: float | None = None
     worker: str | None = None
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from sktune.core.language import Sentences
 from sktune.core.layout import Layout
-from sktune.core.outcome import Outcome, Speedup
+from sktune.core.outcome import Outcome, Speedup, excludes_any
 from sktune.core.plan import Option, Plan, options_text
 from sktune.profiling.analysis import Profile
 from sktune.reports.plan_names import plan_name
@@ -109,6 +109,8 @@ class Shown:
             return ""
         if speedup.ci95 is None:
             return self.say("simulated")
+        if not excludes_any(speedup.ratio, speedup.ci95):
+            return self.say("none")
         return f"{speedup.ci95[0]:.3f} – {speedup.ci95[1]:.3f}"
 
     def options(self, plan: Plan) -> str:

@@ -215,7 +215,10 @@ PICTURES: Texts = {
     "stage.measure": ("measure", "测量"),
     "stage.observe": ("observe scopes", "观察 Scope"),
     "stage.other": ("propose, store, wait", "提议、存储、等待"),
-    "stage.final": ("final comparison", "最终对比"),
+    "stage.final-open": ("final comparison: open the model", "最终对比：打开模型"),
+    "stage.final-compile": ("final comparison: compile", "最终对比：编译"),
+    "stage.final-verify": ("final comparison: verify", "最终对比：验证"),
+    "stage.final-measure": ("final comparison: measure", "最终对比：测量"),
     # Two plans.
     "compared.title": ("Two plans compared", "两个方案对比"),
     "compared.lead": ("The best two; choose any others.", "最佳的两个;可选择其他。"),

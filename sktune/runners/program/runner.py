@@ -1,9 +1,7 @@
 """Judges plans by restarting a recipe's program: one run for each plan, and more for the baseline."""
 
 import logging
-import math
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -194,27 +192,23 @@ class ProgramRunner:
         """Return the names of all plans in the given order: nothing is measured again."""
         return [name for name, _ in plans]
 
-    def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
-        """Compare plans with the baseline on all decode steps of the program, up to the requested number.
+    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
+        """Compare a plan with the baseline on all decode steps of the program, up to the requested number.
 
-        Each plan has a separate run, which is not timed. If a plan differs, the baseline runs again, as it may be the
-        baseline that is not deterministic. Plans for which no time is left are left out; nothing is returned if the
-        program has no more steps than every run compares.
+        The plan has a separate run, which is not timed. If it differs, the baseline runs again, as it may be the
+        baseline that is not deterministic. None if no time is left, and if the program has no more steps than every run
+        compares.
         """
         self.open()
         steps = min(request.steps, *(len(report.all_s) for report in self._runs.reference))
         if steps <= VERIFIED_STEPS:
-            return {}
-        ends_s = math.inf if request.seconds is None else time.monotonic() + request.seconds
-        verified: dict[str, Verification] = {}
-        for name, plan in request.plans:
-            runs = 1 if self._runs.has_all_steps(steps) else 2
-            if time.monotonic() + runs * self._runs.run_s > ends_s:
-                logger.warning("no time is left to compare plan %s on %d steps", name, steps)
-                break
-            report(Stage.VERIFY)
-            verified[name] = self._verified(name, plan, steps)
-        return verified
+            return None
+        runs = 1 if self._runs.has_all_steps(steps) else 2
+        if request.seconds is not None and runs * self._runs.run_s > request.seconds:
+            logger.warning("no time is left to compare plan %s on %d steps", request.name, steps)
+            return None
+        report(Stage.VERIFY)
+        return self._verified(request.name, request.plan, steps)
 
     def _verified(self, name: str, plan: Plan, steps: int) -> Verification:
         reference = self._runs.all_steps(steps)

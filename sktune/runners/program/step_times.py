@@ -7,8 +7,7 @@ from statistics import mean, median, stdev
 
 import numpy as np
 
-from sktune.core.outcome import Speedup
-from sktune.measure.confidence_sequence import FARTHEST
+from sktune.core.outcome import FARTHEST, Speedup
 from sktune.measure.latency import Samples, compare
 from sktune.measure.winner import students_t
 from sktune.program.sktune_program.task import VERIFIED_STEPS

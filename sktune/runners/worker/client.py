@@ -19,6 +19,7 @@ from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure import samples
 from sktune.measure.noise_floor import NoiseFloorSample
+from sktune.measure.placement import Machine
 from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.runners.base import (
     CompareRequest,
@@ -83,6 +84,7 @@ class WorkerRunner:
         self._has_judged = False
         self._work: Path | None = None
         self._modules: dict[str, str] = {}
+        self._is_crowded = False
         self.deadline_s = math.inf
 
     def __enter__(self) -> Self:
@@ -116,9 +118,30 @@ class WorkerRunner:
 
     def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
         """Run one trial. Whatever happens to the worker becomes the outcome."""
+        self._yield_cores()
         self.open()
         self._has_judged = True
-        return self._explained(self._judge(request, report), request.plan)
+        outcome = self._explained(self._judge(request, report), request.plan)
+        return replace(outcome, noise=self._noise(outcome.noise)) if outcome.speedup else outcome
+
+    def _yield_cores(self) -> None:
+        """Replace a worker whose threads do not wait for one another as the machine's present load requires.
+
+        By default a thread that waits for the others keeps its core busy. If other processes need the core, too, the
+        threads take turns in waiting, and steps were 300 times slower. The number of threads stays as it is: bits and
+        compiled code may depend on it.
+        """
+        if not self._traits.measures_time or self._spec.device != "cpu":
+            return
+        is_crowded = Machine.look().is_crowded(self._setup.placement)
+        if is_crowded != self._is_crowded and self._worker is not None:
+            self.close()
+        self._is_crowded = is_crowded
+
+    def _noise(self, noise: str) -> str:
+        """Return what disturbed a measurement."""
+        crowded = "other processes need the cores: threads that wait leave theirs" if self._is_crowded else ""
+        return "; ".join(filter(None, (noise, crowded)))
 
     def _judge(self, request: JudgeRequest, report: Report) -> Outcome:
         stage, scope = Stage.COMPILE, ""
@@ -180,27 +203,16 @@ class WorkerRunner:
         names: list[str] = answer["shortlisted"]
         return names
 
-    def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
-        """Compare plans with the baseline far more thoroughly than their trials did; see ``Judge.verify``.
-
-        If the worker dies, each plan is verified in a separate process, and a plan that kills that one too has this as
-        its difference. Nothing is compared in a simulation.
-        """
+    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
+        """Compare a plan with the baseline far more thoroughly than its trial did; see ``Judge.verify``."""
         self.open()
-        plans = request.plans
-        names = "-".join(name for name, _ in plans)
-        values = {"plans": _entries(plans), "steps": request.steps, "seconds": request.seconds,
+        values = {"plan": request.plan.to_dict(), "steps": request.steps, "seconds": request.seconds,
                   "banned": dict(request.banned)}  # fmt: skip
         try:
-            answer = self._answer("verified", report, log=f"verify-{names}.log", do="verify", **values)
+            answer = self._answer("verified", report, log=f"verify-{request.name}.log", do="verify", **values)
         except BackendError as failure:
-            if len(plans) == 1:
-                return {plans[0][0]: Verification(difference=str(failure), is_broken=True)}
-            logger.warning("%s; verifying each plan in a separate process", failure)
-            share = None if request.seconds is None else request.seconds / len(plans)
-            parts = [self.verify(replace(request, plans=[plan], seconds=share), report) for plan in plans]
-            return {name: verification for part in parts for name, verification in part.items()}
-        return {name: Verification.from_dict(values) for name, values in answer["verified"].items()}
+            return Verification(difference=str(failure), is_broken=True)
+        return Verification.from_dict(answer["verified"]) if answer["verified"] else None
 
     def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
         """Compare plans in a fresh process; see ``Runner.compare``.
@@ -219,11 +231,13 @@ class WorkerRunner:
     def _compare(self, plans: Sequence[NamedPlan], report: Report, log: str, references: bool) -> ProcessComparison:
         if self._traits.measures_time:  # computed figures would be the same in a fresh process
             self.close()
+        self._yield_cores()
         self.open()
         values = {"plans": _entries(plans), "references": references}
         try:
             answer = self._answer("final", report, log=f"{log}.log", do="final", **values)
-            return ProcessComparison([FinalRow.from_dict(row) for row in answer["final"]], answer["noise"])
+            rows = [FinalRow.from_dict(row) for row in answer["final"]]
+            return ProcessComparison(rows, self._noise(answer["noise"]))
         except BackendError as failure:
             if not plans and not references:
                 raise
@@ -263,7 +277,8 @@ class WorkerRunner:
         self._work = work_folder(self._backend, self._folder, self._starts)
         placement = self._setup.placement
         environment = environment_of(self._spec, self._setup.cache, self._work)
-        environment |= {**placement.environment, **self._setup.variables}
+        waiting = {"OMP_WAIT_POLICY": "passive"} if self._is_crowded else {}  # OpenMP 5.2, 21.7
+        environment |= {**placement.environment, **waiting, **self._setup.variables}
         folder, log = self._work or Path.cwd(), self._log("worker.log")
         if self._starts == 0:
             trim(self._setup.cache)

@@ -19,7 +19,7 @@ from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, described
 from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Stage
 from sktune.core.plan import Plan
-from sktune.core.verification import Verification
+from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import device_of, ran_out_of_memory
 from sktune.measure.latency import Budget
@@ -27,7 +27,7 @@ from sktune.measure.noise_floor import NoiseFloorSample, Threshold
 from sktune.measure.winner import BASELINE_REPEAT, MAX_FINALISTS
 from sktune.runners.base import Report
 from sktune.runners.worker.step_timer import SampleSink, StepTimer, discard, quiet_collector
-from sktune.runners.worker.verifier import VERIFIED_STEPS, Verifier
+from sktune.runners.worker.verifier import Verifier
 from sktune.targets.base import Target
 
 logger = logging.getLogger(__name__)
@@ -69,15 +69,17 @@ class Judge:
         self._backend = backend
         self.ends_s = math.inf
         self._device = device_of([*target.module.parameters(), *target.state.values()])
+        began_s = time.monotonic()
         try:
             self._baseline = backend.compile(Plan())
         except CompileError as failure:
             raise BackendError(f"the baseline does not compile: {failure}") from failure
         # A simulation runs the model itself for every plan, so there are no bits to compare.
         is_real = self._baseline.simulated_ms is None
-        self._verifier = Verifier(target, backend, self._baseline, heartbeat) if is_real else None
+        self._verifier = Verifier(target, backend, self._baseline) if is_real else None
         self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, heartbeat)
         self._step_s = self._timer.quiet_step_s(self._baseline.step) if is_real else 0.0
+        self._baseline_s = time.monotonic() - began_s
         # These objects live as long as the process: freezing them saves 0.25 s in each garbage collection.
         gc.collect()
         gc.freeze()
@@ -124,7 +126,7 @@ class Judge:
         seconds: dict[str, float] = {}
         self._ban(banned)
         try:
-            measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep)
+            measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep, seconds)
             compiled, outcome = self._judge(plan, report, seconds, known, on_scope, measured)
         except CompileError as failure:
             if ran_out_of_memory(failure):
@@ -195,38 +197,38 @@ class Judge:
 
     def verify(
         self,
-        plans: Sequence[tuple[str, Plan]],
+        plan: Plan,
         report: Report,
         *,
-        steps: int = VERIFIED_STEPS,
+        steps: int = DEFAULT_VERIFY_STEPS,
         seconds: float | None = None,
         banned: Mapping[str, str] = MappingProxyType({}),
-    ) -> dict[str, Verification]:
-        """Compare ``plans`` with the baseline: each distinct region with its kernels, then ``steps`` decode steps.
+    ) -> Verification | None:
+        """Compare ``plan`` with the baseline: each distinct region with its kernels, then ``steps`` decode steps.
 
         Args:
-            plans: names and plans.
-            report: called with each stage as it begins.
+            plan: to verify.
+            report: called with each stage as it begins, and with the steps that were compared.
             steps: fewest decode steps to compare.
-            seconds: time limit for all plans, without compilation; None for no limit. If it is reached, fewer steps are
-                compared and the bound is weaker.
+            seconds: time limit, without compilation; None for no limit. If it is reached, fewer steps are compared and
+                the bound is weaker.
             banned: regions known to differ from their kernels: the difference, by key.
 
         Returns:
-            verifications by name; nothing for a simulation. A plan that no longer compiles has the reason as its
-            difference.
+            None for a simulation, and if no more was compared than in a trial. A plan that no longer compiles has the
+            reason as its difference.
         """
         if self._verifier is None:
-            return {}
+            return None
         self._ban(banned)
-        makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
-        compiled, broken = self._compile_all(makers, report)
-        report("verify")
-        plan_of = dict(plans)
-        entries = {name: (plan_of[name], entry) for name, entry in compiled.items()}
+        report(Stage.COMPILE)
+        try:
+            compiled = self._backend.compile(plan)
+        except CompileError as failure:
+            return Verification(difference=f"does not compile: {failure}", is_broken=True)
+        report(Stage.VERIFY)
         left_s = min(math.inf if seconds is None else seconds, self._left_s)
-        verified = self._verifier.thorough(entries, steps, left_s)
-        return verified | {row.name: Verification(difference=row.verdict, is_broken=True) for row in broken}
+        return self._verifier.thorough(plan, compiled, steps, left_s, report)
 
     def deliver(self, plan: Plan, folder: Path) -> Delivery | None:
         """Write the compiled code of ``plan`` into ``folder``; None if the backend cannot export it.
@@ -244,12 +246,15 @@ class Judge:
     def _left_s(self) -> float:
         return self.ends_s - time.monotonic() - ANSWER_S
 
-    def _sized(self, budget: Budget, contenders: Sized) -> Budget:
+    def _sized(self, budget: Budget, contenders: Sized, compile_s: float | None = None) -> Budget:
         """Return ``budget`` with time for enough rounds of a step that is slow on a quiet machine, up to the deadline.
 
-        Steps that only a busy machine slows down get no more time: its load may never end.
+        Steps that a busy machine slows down get as much more time as it took to compile them, by default the baseline:
+        its load may never end.
         """
-        return budget.for_steps(self._step_s, len(contenders)).within(self._left_s)
+        patience_s = self._baseline_s if compile_s is None else compile_s
+        sized = replace(budget.for_steps(self._step_s, len(contenders)), patience_s=max(budget.wait_s, patience_s))
+        return sized.within(self._left_s)
 
     def _ban(self, banned: Mapping[str, str]) -> None:
         if self._verifier:
@@ -264,10 +269,13 @@ class Judge:
             logger.warning("the time of each scope could not be measured", exc_info=True)
             return ()
 
-    def _measured(self, budget: Budget, threshold: Threshold, keep: SampleSink, compiled: Compiled) -> dict[str, Any]:
+    def _measured(
+        self, budget: Budget, threshold: Threshold, keep: SampleSink, seconds: Mapping[str, float], compiled: Compiled
+    ) -> dict[str, Any]:
         """Measure the plan; return the fields of the outcome that result."""
         entries = {"baseline": self._baseline, "plan": compiled}
-        speedups, noise = self._timer.compare(entries, self._sized(budget, entries), keep, threshold.is_out_of_reach)
+        sized = self._sized(budget, entries, seconds.get(Stage.COMPILE, 0.0))
+        speedups, noise = self._timer.compare(entries, sized, keep, threshold.is_out_of_reach)
         return {
             "speedup": speedups["plan"],
             "comparison": threshold.comparison(speedups["plan"]),

@@ -156,11 +156,14 @@ class Session:
         self.answer(shortlisted=self._judge.shortlisted(_plans(request), self._stage, _sample_sink(request)))
 
     def do_verify(self, request: Mapping[str, Any]) -> None:
-        """Compare plans with the baseline far more thoroughly than a trial does."""
+        """Compare a plan with the baseline far more thoroughly than a trial does."""
+        from sktune.core.plan import Plan
+
         verified = self._judge.verify(
-            _plans(request), self._stage, steps=request["steps"], seconds=request["seconds"], banned=request["banned"]
-        )
-        self.answer(verified={name: verification.to_dict() for name, verification in verified.items()})
+            Plan.from_dict(request["plan"]), self._stage, steps=request["steps"], seconds=request["seconds"],
+            banned=request["banned"],
+        )  # fmt: skip
+        self.answer(verified=verified and verified.to_dict())
 
     def do_final(self, request: Mapping[str, Any]) -> None:
         """Compare the fastest plans."""

@@ -4,8 +4,9 @@ All outputs and all state of every step are compared, by digests that are comput
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -167,42 +168,34 @@ def compare_steps(
     target: Target,
     state: State,
     baseline: Step,
-    candidates: Mapping[str, Step],
-    places: Iterator[Context] | list[Context],
-    may_continue: Callable[[], bool] = lambda: True,
-) -> dict[str, StepComparison]:
-    """Compare every candidate with the baseline in each context, until it differs.
+    candidate: Step,
+    places: Iterable[Context],
+    may_continue: Callable[[int], bool] = lambda steps: True,
+) -> StepComparison:
+    """Compare a candidate with the baseline in each context, until it differs.
 
     Args:
         target: what is decoded.
         state: all tensors that outlive a step.
-        baseline: the step that the candidates are compared with.
-        candidates: compiled steps by name.
+        baseline: the step that the candidate is compared with.
+        candidate: a compiled step.
         places: the contexts; see ``contexts``.
-        may_continue: called after each step; if it returns false, the comparison ends with the contexts that each
-            candidate has completed.
+        may_continue: called after each step with the number of steps that were equal in the contexts before; if it
+            returns false, the comparison ends with these contexts.
     """
-    digester, results = Digester(), {name: StepComparison() for name in candidates}
+    digester, result = Digester(), StepComparison()
     for place in places:
-        remaining = {name: candidates[name] for name, result in results.items() if result.mismatch is None}
-        if not remaining:
-            break
         replay = replay_of(target, state, baseline, place)
+        has_time = partial(may_continue, result.steps)
         try:
-            expected, names, elements = _digests(digester, baseline, replay, may_continue)
-            for name, step in remaining.items():
-                result = results[name]
-                actual, actual_names, _ = _digests(digester, step, replay, may_continue)
-                if actual_names == names and torch.equal(expected, actual):
-                    results[name] = StepComparison(
-                        result.steps + place.steps, result.contexts + 1, result.elements + elements
-                    )
-                else:
-                    mismatch = _first_difference(replay, baseline, step)
-                    results[name] = replace(result, mismatch=mismatch, context=place)
+            expected, names, elements = _digests(digester, baseline, replay, has_time)
+            actual, actual_names, _ = _digests(digester, candidate, replay, has_time)
         except _TimeIsUpError:
             break
-    return results
+        if actual_names != names or not torch.equal(expected, actual):
+            return replace(result, mismatch=_first_difference(replay, baseline, candidate), context=place)
+        result = StepComparison(result.steps + place.steps, result.contexts + 1, result.elements + elements)
+    return result
 
 
 def replay_of(target: Target, state: State, baseline: Step, place: Context) -> Replay:

@@ -2,32 +2,28 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 
 from sktune.backends.base import REGION_STEPS, Backend, Compiled, RegionBudget
 from sktune.core.errors import NotDeterministicError, described
+from sktune.core.outcome import Stage
 from sktune.core.plan import Plan
-from sktune.core.verification import RegionCheck, Verification
+from sktune.core.verification import DEFAULT_VERIFY_STEPS, EXACT_STEPS, RegionCheck, Verification
 from sktune.measure.bits import Mismatch, bits_digest
 from sktune.measure.devices import ran_out_of_memory
-from sktune.runners.worker import step_check
+from sktune.runners.worker import operator_trace, step_check
 from sktune.runners.worker.replays import Replay, compare, prepare, record, replayed_inputs
 from sktune.targets.base import Inputs, Target
 from sktune.targets.state import complete_state
 
 logger = logging.getLogger(__name__)
 
-VERIFIED_STEPS = 2048
-"""Decode steps on which a plan is compared with the baseline before it is called identical."""
 TRIAL_REGIONS = RegionBudget(elements=2_000_000, seconds=2.0)
 FINALIST_REGIONS = RegionBudget(seconds=15.0)
-HEARTBEAT_S = 1.0
-EXACT_SHARE = 0.25
-"""Share of the time for regions if all regions of a plan are exact by construction."""
+REPORT_S = 5.0
 
 
 class Verifier:
@@ -37,7 +33,6 @@ class Verifier:
         target: what is compiled.
         backend: what compiles it.
         baseline: the empty plan, compiled.
-        heartbeat: called from time to time.
 
     Attributes:
         banned: regions known to differ from their kernels: the difference, by key.
@@ -48,10 +43,9 @@ class Verifier:
         NotDeterministicError: the baseline is not deterministic.
     """
 
-    def __init__(self, target: Target, backend: Backend, baseline: Compiled, heartbeat: Callable[[], None]) -> None:
-        self._target, self._baseline, self._heartbeat = target, baseline, heartbeat
+    def __init__(self, target: Target, backend: Backend, baseline: Compiled) -> None:
+        self._target, self._baseline = target, baseline
         self._state = complete_state(target, backend.written())
-        self._next_heartbeat_s = 0.0
         self.banned: dict[str, str] = {}
         self.replays = prepare(target, self._state)
         self._recordings = record(baseline.step, self.replays)
@@ -109,55 +103,54 @@ class Verifier:
         return replace(verified, regions=regions, changes_bits=tuple(region.label for region in differing))
 
     def thorough(
-        self, entries: Mapping[str, tuple[Plan, Compiled]], steps: int, seconds: float
-    ) -> dict[str, Verification]:
+        self, plan: Plan, compiled: Compiled, steps: int, seconds: float, report: Callable[[str], None]
+    ) -> Verification | None:
         """Compare each distinct region with its kernels, then at least ``steps`` decode steps with the baseline's.
 
         Args:
-            entries: plans and their compiled steps, by name.
+            plan, compiled: what is verified.
             steps: fewest decode steps to compare.
             seconds: time limit; may be infinite. If it is reached, fewer steps are compared and the bound is weaker.
+            report: called with the number of steps that were compared, every few seconds.
 
         Returns:
-            verifications by name, without those of plans of which no more was compared than in a trial.
+            None if no more was compared than in a trial.
         """
-        began_s = time.monotonic()
+        ends_s = time.monotonic() + seconds
+        if compiled.is_exact:
+            steps = min(steps, EXACT_STEPS)
         # Fewer steps mean a shorter check of the regions, too.
-        share = replace(FINALIST_REGIONS, seconds=FINALIST_REGIONS.seconds * min(1.0, steps / VERIFIED_STEPS))
-        share = replace(share, seconds=max(0.0, min(share.seconds, seconds / 2 / max(1, len(entries)))))
-        verified: dict[str, Verification] = {}
-        for name, (_, compiled) in entries.items():
-            self._heartbeat()
-            blank = Verification(code_digest=compiled.code_digest)
-            budget = replace(share, seconds=share.seconds * EXACT_SHARE) if compiled.is_exact else share
-            verified[name] = self._known_to_differ(compiled) or self._with_regions(blank, compiled, budget)
-        candidates = {name: entry.step for name, (_, entry) in entries.items() if not verified[name].differing_regions}
+        share_s = FINALIST_REGIONS.seconds * min(1.0, steps / DEFAULT_VERIFY_STEPS)
+        regions = replace(FINALIST_REGIONS, seconds=max(0.0, min(share_s, seconds / 2)))
+        blank = Verification(code_digest=compiled.code_digest)
+        verified = self._known_to_differ(compiled) or self._with_regions(blank, compiled, regions)
+        if verified.differing_regions:
+            return verified
         places = step_check.contexts(self._target, self._state, self._baseline.step, steps)
-        has_time = partial(self._has_time, began_s + seconds)
-        comparisons = step_check.compare_steps(
-            self._target, self._state, self._baseline.step, candidates, places, has_time
-        )
-        for name, result in comparisons.items():
-            blamed: tuple[str, ...] = ()
-            if result.mismatch and result.context:
-                replay = step_check.replay_of(self._target, self._state, self._baseline.step, result.context)
-                blamed = self._changing_scopes(*entries[name], [replay])
-            verified[name] = replace(
-                verified[name], steps=result.steps, contexts=result.contexts, elements=result.elements,
-                difference=_located(result.mismatch, blamed), changes_bits=blamed,
-            )  # fmt: skip
-        return {
-            name: each
-            for name, each in verified.items()
-            if each.steps > self.quick_steps or each.difference or each.differing_regions
-        }
+        of_all = f"of {sum(place.steps for place in places):,} steps"
+        next_report_s = 0.0
 
-    def _has_time(self, ends_s: float) -> bool:
-        now = time.monotonic()
-        if now >= self._next_heartbeat_s:
-            self._heartbeat()
-            self._next_heartbeat_s = now + HEARTBEAT_S
-        return now < ends_s
+        def may_continue(done: int) -> bool:
+            nonlocal next_report_s
+            now_s = time.monotonic()
+            if now_s >= next_report_s:
+                report(f"{Stage.VERIFY}, {done:,} {of_all}")
+                next_report_s = now_s + REPORT_S
+            return now_s < ends_s
+
+        result = step_check.compare_steps(
+            self._target, self._state, self._baseline.step, compiled.step, places, may_continue
+        )
+        blamed: tuple[str, ...] = ()
+        if result.mismatch and result.context:
+            replay = step_check.replay_of(self._target, self._state, self._baseline.step, result.context)
+            blamed = self._changing_scopes(plan, compiled, [replay])
+        elif result.steps <= self.quick_steps:
+            return None
+        return replace(
+            verified, steps=result.steps, contexts=result.contexts, elements=result.elements,
+            difference=_located(result.mismatch, blamed), changes_bits=blamed,
+        )  # fmt: skip
 
     @property
     def _elements(self) -> int:
@@ -173,11 +166,23 @@ class Verifier:
         if "uncompiled" not in references:
             return ""
         try:
-            return str(self.difference(references["uncompiled"]()) or "")
+            model = references["uncompiled"]()
+            difference = self.difference(model)
         except Exception as failure:
             if ran_out_of_memory(failure):
                 raise
             return f"the uncompiled model does not run: {described(failure)}"
+        return "; ".join(filter(None, (str(difference), self._first_operator(model, difference)))) if difference else ""
+
+    def _first_operator(self, model: Compiled, difference: Mismatch) -> str:
+        replay = next(replay for replay in self.replays if replay.seed == difference.seed)
+        try:
+            return operator_trace.first_difference(
+                self._target.module, model.step, self._baseline, replay, difference.step + 1
+            )
+        except Exception:
+            logger.warning("the operator at which the baseline differs could not be found", exc_info=True)
+            return ""
 
     def _changing_scopes(self, plan: Plan, compiled: Compiled, replays: Sequence[Replay]) -> tuple[str, ...]:
         """Return the labels of the scopes that change bits, none if they cannot be identified."""

@@ -8,7 +8,7 @@ from sktune.reports.page.markup import element, number
 from sktune.reports.page.scale import Scale
 from sktune.reports.page.section import WIDTH, Section, Table, legend, picture, text
 from sktune.reports.page.shown import Shown
-from sktune.reports.time_spent import FINAL, OTHER, STAGES, Stretch, stretches, totals
+from sktune.reports.time_spent import FINAL_STAGES, OTHER, STAGES, Stretch, stretches, totals
 
 LEFT, RIGHT, TOP, LANE = 150.0, WIDTH - 16.0, 8.0, 30.0
 MIN_WIDTH = 0.4
@@ -41,7 +41,7 @@ def gantt(shown: Shown) -> Section | None:
         parts = list(run)
         y = TOP + LANE * workers.index(parts[0].worker) + 4
         drawn.append(element("g", *_bars(parts, scale, y), data_t=trial))
-    stages = [stage for stage in (*STAGES, OTHER, FINAL) if any(each.stage == stage for each in found)]
+    stages = [stage for stage in (*STAGES, OTHER, *FINAL_STAGES) if any(each.stage == stage for each in found)]
     entries = [(element("rect", x=-6, y=-6, width=12, height=12, class_=f"st {stage}"), say(f"stage.{stage}"))
                for stage in stages]  # fmt: skip
     keys, used = legend(entries, LEFT, bottom + 38)

@@ -135,7 +135,7 @@ def _facts(shown: Shown) -> list[Markup]:
         ("trials", say("verdict.trials_text", trials=summary["trials"], complete=summary["complete"],
                        pruned=pruned or say("none"))),
         ("noise", _noise(shown)),
-        ("time", say("verdict.time_text", seconds=f"{facts.seconds:,.0f}", final=f"{facts.final_seconds:,.0f}")
+        ("time", say("verdict.time_text", seconds=f"{facts.seconds:,.0f}", final=f"{facts.final_s:,.0f}")
                  if facts.seconds else ""),
         ("device", " / ".join(filter(None, (made.get("backend"), made.get("device"))))),
         ("versions", versions),
