@@ -120,8 +120,9 @@ def compare(baseline: Profile, candidate: Profile) -> Comparison:
     places = _replaced(before, _main_rows(candidate, candidate.shown_step))
     operators = [ReplacedOperator(*pair) for pair in zip(before["name"], before["type"], strict=True)]
     spans = _spans(baseline, places)
+    is_certain = not (baseline.withheld or candidate.withheld)
     gains = tuple(
-        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []),
+        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []) if is_certain else [],
               operators[slice(*places.get(str(name), (0, 0)))])
         for name, rows in superkernels.groupby("name", sort=False)
     )  # fmt: skip

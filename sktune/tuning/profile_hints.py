@@ -28,8 +28,11 @@ def _analysed(path: Path) -> Profile:
 
 
 def check(path: Path, backend: str) -> None:
-    """Raise ``ProfileError`` unless the file at ``path`` is a profile; a simulation needs that of an NPU."""
-    source = _analysed(path).source
+    """Raise ``ProfileError`` unless the file at ``path`` is a profile of decode steps; a simulation needs an NPU's."""
+    profile = _analysed(path)
+    if profile.withheld:
+        raise ProfileError(f"{path} is no guide for a search: {'; '.join(profile.withheld)}; give another profile")
+    source = profile.source
     if "profile" in backend_info(backend).settings and source in ("gpu_trace", "cpu_trace"):
         raise ProfileError(f"{path} is a {source.replace('_', ' ')}; the simulation needs a profile of an NPU")
 
