@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from sktune.core.errors import ProfileError
 from sktune.profiling.kernel_roles import Role, UnitKey, role_of
 from sktune.profiling.kernel_table import NO_STEP, NO_STREAM, RATIOS, KernelTable, LeftOut, busy_us
 from sktune.profiling.structure import NO_LAYER, STEP_MARKERS, add_structure
@@ -165,6 +167,16 @@ class Profile:
     def unit_order(self) -> tuple[str, ...]:
         """Names of units, ``kind.unit`` as in search spaces, most promising first."""
         return tuple(unit.parameter for unit in self.units)
+
+    def certain(self, path: Path) -> Self:
+        """Return the profile, read from ``path``, if conclusions may rest on it.
+
+        Raises:
+            ProfileError: they may not.
+        """
+        if self.withheld:
+            raise ProfileError(f"{path} says nothing for sure: {'; '.join(self.withheld)}; give another profile")
+        return self
 
     def summary(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: the event ``profile_finished`` without its name."""

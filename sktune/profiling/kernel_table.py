@@ -72,6 +72,11 @@ class KernelTable:
     span_ns: tuple[int, int]
     left_out: "LeftOut"
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was left out or assumed, one line each."""
+        return tuple(self.left_out.warnings)
+
 
 @dataclass(slots=True)
 class LeftOut:

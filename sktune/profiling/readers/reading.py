@@ -148,7 +148,7 @@ def _read_export(files: Sequence[Path], shown: str) -> KernelTable:
             f"{shown} cannot be read ({failure.strerror or failure}); check the path and its permissions"
         ) from failure
     if table.frame.empty:
-        why = "; ".join(table.left_out.warnings) or "did the profiler record device activities?"
+        why = "; ".join(table.warnings) or "did the profiler record device activities?"
         raise ProfileError(f"{shown} has no kernels; {why}")
     return table
 
