@@ -33,7 +33,7 @@ MAX_OVERLAP = 0.1
 """Share of the kernels' time above which those of one stream do not run one after the other."""
 
 _SCALAR = "scalar"
-_TRAINING = re.compile(r"grad(?!e|u)|backward|backprop|(?<![a-z])bwd|(?<!h)adam|momentum|(?<![a-z])sgd", re.IGNORECASE)
+_TRAINING = re.compile(r"grad(?!e|u)|backward|backprop|bwd|(?<!h)adam|momentum|(?<![a-z])sgd", re.IGNORECASE)
 
 
 class Bound(StrEnum):

@@ -149,8 +149,10 @@ def _deviation(values: npt.NDArray[np.float64]) -> float:
 
 
 def _main_rows(profile: Profile, step: int) -> pd.DataFrame:
+    """Return the SuperKernels of a step, and what the stream that computes most beside them runs."""
     rows = profile.kernels[profile.kernels["step"] == step]
-    return rows[(rows["stream"] == main_stream(rows)) | rows["is_superkernel"]]
+    beside = rows[~rows["is_superkernel"]]
+    return rows[(rows["stream"] == main_stream(beside if len(beside) else rows)) | rows["is_superkernel"]]
 
 
 def _replaced(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, tuple[int, int]]:

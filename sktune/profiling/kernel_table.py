@@ -164,7 +164,7 @@ def _task_kind(core: str) -> str:
 def _counts(values: "pd.Series[str]") -> str:
     counts = _printable(values).value_counts()
     more = f" and {len(counts) - _LISTED} more" if len(counts) > _LISTED else ""
-    return ", ".join(f"{count} {value[:40]}" for value, count in counts.head(_LISTED).items()) + more
+    return ", ".join(f"{count} {str(value)[:40]}" for value, count in counts.head(_LISTED).items()) + more
 
 
 def complete(frame: pd.DataFrame, source: str, left_out: LeftOut) -> KernelTable:

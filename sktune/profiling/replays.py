@@ -58,4 +58,4 @@ def _first_task(task: npt.NDArray[np.int64], rows: pd.DataFrame, idle_ns: "pd.Se
         wraps = set(task[places[1:][np.diff(ids[places]) < 0]])
         firsts |= wraps if len(wraps) == 1 else set(task[places])
     pauses = idle_ns.groupby(task).median().loc[sorted(kind for kind in firsts if repeats[kind])]
-    return int(pauses.idxmax())
+    return int(pauses.index[np.argmax(pauses)])

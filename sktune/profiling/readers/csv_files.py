@@ -55,6 +55,7 @@ _PIPE = re.compile(r"(?:aic_|aiv_)?(mac|vec|scalar|mte2|mte3|fixpipe)_ratio")
 _MAX_DURATION_US = 1e12
 _MAX_STEP = 1e15
 _NAMES = [alias for alias, role in _ALIASES.items() if role == "name"]
+_MISSING = {"", "n/a", "na", "nan", "none", "null"}
 _TEXT = ("device", "model", "task", "stream", "name", "type", "core", "start")
 
 
@@ -133,7 +134,7 @@ def _parse(
             io.BytesIO(data),
             usecols=list(used_columns),
             dtype={name: str for index, name in used_columns.items() if roles[index] in _TEXT},
-            na_values=["N/A", "n/a", "NA", "NaN", "nan", "None", "null", ""],
+            na_values=["N/A", "NA", ""],
             keep_default_na=False,
             on_bad_lines="skip",
             encoding="utf-8-sig",
@@ -153,7 +154,7 @@ def _table(
     """Return the columns under sktune's names; missing and non-numeric values are NaN."""
     by_role = {role: frame[index] for index, role in roles.items() if role}
     start = pd.array([_exact_ns(text) for text in by_role["start"].fillna("").tolist()], dtype="Int64")
-    table = pd.DataFrame({"name": by_role["name"].str.strip(), "start_ns": start})
+    table = pd.DataFrame({"name": _text(by_role["name"]), "start_ns": start})
     if rounded := int(by_role["start"].str.fullmatch(r"\s*\d\.?\d{0,17}e\S*\s*", case=False).fillna(False).sum()):
         left_out.say(
             f"{rounded} of {len(frame)} start times were rounded to scientific notation, as spreadsheets do: gaps are "
@@ -173,7 +174,7 @@ def _table(
         ("type", ""),
         ("core", ""),
     ):
-        table[role] = by_role[role].str.strip().fillna(otherwise) if role in by_role else otherwise
+        table[role] = _text(by_role[role]).fillna(otherwise) if role in by_role else otherwise
     of_names = table["name"].map(type_of_npu_name, na_action="ignore").fillna("")
     if "type" in by_role and (untyped := int(((table["type"] == "") & (of_names != "")).sum())):
         left_out.say(f"{untyped} of {len(table)} rows have no type: theirs is taken from their names")
@@ -182,6 +183,12 @@ def _table(
         columns = [_number(frame[index]) for index, other in ratios.items() if other == pipe]
         table[f"{pipe}_ratio"] = pd.concat(columns, axis=1).max(axis=1)
     return table
+
+
+def _text(column: "pd.Series[str]") -> "pd.Series[str]":
+    """Return the text without blanks around it, missing values as NaN."""
+    stripped = column.str.strip()
+    return stripped.mask(stripped.str.lower().isin(_MISSING))
 
 
 def _number(column: "pd.Series[Any]") -> "pd.Series[float]":

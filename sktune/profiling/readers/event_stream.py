@@ -55,9 +55,10 @@ class EventStream:
             except RecursionError:
                 return  # no profiler nests like this
             except ValueError as failure:  # not JSON, or a number of thousands of digits
+                place = len(self._buffer)
                 # A string without an end is reported at its beginning.
-                is_inside = isinstance(failure, json.JSONDecodeError) and not failure.msg.startswith("Unterminated")
-                place = failure.pos if is_inside else len(self._buffer)
+                if isinstance(failure, json.JSONDecodeError) and not failure.msg.startswith("Unterminated"):
+                    place = failure.pos
                 is_cut = place > len(self._buffer) - _TOKEN and len(self._buffer) - position < MAX_EVENT_CHARACTERS
                 if is_cut and self._extend(position):
                     position = 0

@@ -54,8 +54,8 @@ def read_profile(path: Path) -> KernelTable:
             failures.append(str(failure))
     if not recordings:
         raise ProfileError(failures[0])
-    for failure in failures:
-        left_out.say(f"a rank was left out: {failure}")
+    for line in failures:
+        left_out.say(f"a rank was left out: {line}")
     return _side_by_side(_of_different_ranks(recordings, left_out), left_out)
 
 
@@ -111,7 +111,7 @@ def _of_different_ranks(recordings: list[_Recording], left_out: LeftOut) -> list
     Two are of one rank if their names are equal but for the time, or if the same devices were recorded at other times.
     """
     kept: list[_Recording] = []
-    for recording in sorted(recordings, key=lambda each: (each.table.span_ns, _natural(str(each.path)))):
+    for recording in sorted(recordings, key=lambda each: (each.table.span_ns[0], _natural(str(each.path)))):
         for place, other in enumerate(kept):
             is_apart = recording.table.span_ns[0] - other.table.span_ns[1] > MAX_APART_NS
             same_devices = set(recording.table.frame["device"]) == set(other.table.frame["device"])
@@ -153,11 +153,11 @@ def _read_export(files: Sequence[Path], shown: str) -> KernelTable:
     return table
 
 
-def _opened(path: Path, shown: str, opened: ExitStack) -> io.BufferedReader:
+def _opened(path: Path, shown: str, opened: ExitStack) -> "io.BufferedReader[Any]":
     file = opened.enter_context(open_regular(path))
     is_gzip = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    stream = io.BufferedReader(_Gunzip(file), _SNIFFED_BYTES) if is_gzip else file
+    stream: "io.BufferedReader[Any]" = io.BufferedReader(_Gunzip(file), _SNIFFED_BYTES) if is_gzip else file
     start = stream.peek(_SNIFFED_BYTES)
     if not start.decode("utf-8-sig", "replace").lstrip():
         raise ProfileError(f"{shown} is empty; was the profiler stopped before it wrote?")

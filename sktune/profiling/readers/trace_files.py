@@ -174,14 +174,15 @@ def read_trace(slices: Iterable[IO[str]], shown: str, left_out: LeftOut) -> Kern
 
 def _kernels(trace: _Trace, left_out: LeftOut) -> tuple[str, pd.DataFrame]:
     if trace.gpu.name:
-        source, rule, frame = "gpu_trace", type_of_gpu_name, trace.gpu.frame()
+        source, frame = "gpu_trace", trace.gpu.frame()
     elif trace.npu.name or trace.collectives.name:
-        source, rule, frame = "npu_trace", type_of_npu_name, _npu_kernels(trace, left_out)
+        source, frame = "npu_trace", _npu_kernels(trace, left_out)
     else:
-        source, rule, frame = "cpu_trace", str, trace.cpu.frame()
+        source, frame = "cpu_trace", trace.cpu.frame()
     frame["device"] = _told_apart(frame, left_out)
     frame = only_kernels(frame, left_out, "events")
     frame = _cpu_kernels(frame) if source == "cpu_trace" else frame
+    rule = {"gpu_trace": type_of_gpu_name, "npu_trace": type_of_npu_name, "cpu_trace": str}[source]
     return source, frame.assign(type=frame["name"].map({name: rule(name) for name in frame["name"].unique()}))
 
 
