@@ -19,7 +19,7 @@ import pandas as pd
 from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
 from sktune.profiling.analysis import Profile
 from sktune.profiling.kernel_table import type_of_npu_name
-from sktune.profiling.structure import main_stream
+from sktune.profiling.structure import on_main_stream
 
 MIN_OCCURRENCES = 3
 NOISE_SHARE = 0.03
@@ -149,10 +149,8 @@ def _deviation(values: npt.NDArray[np.float64]) -> float:
 
 
 def _main_rows(profile: Profile, step: int) -> pd.DataFrame:
-    """Return the SuperKernels of a step, and what the stream that computes most beside them runs."""
     rows = profile.kernels[profile.kernels["step"] == step]
-    beside = rows[~rows["is_superkernel"]]
-    return rows[(rows["stream"] == main_stream(beside if len(beside) else rows)) | rows["is_superkernel"]]
+    return rows[on_main_stream(rows)]
 
 
 def _replaced(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, tuple[int, int]]:

@@ -57,5 +57,5 @@ def _first_task(task: npt.NDArray[np.int64], rows: pd.DataFrame, idle_ns: "pd.Se
     for places in rows.reset_index().groupby("stream").indices.values():
         wraps = set(task[places[1:][np.diff(ids[places]) < 0]])
         firsts |= wraps if len(wraps) == 1 else set(task[places])
-    pauses = idle_ns.groupby(task).median().loc[sorted(kind for kind in firsts if repeats[kind])]
-    return int(pauses.index[np.argmax(pauses)])
+    pauses = idle_ns.groupby(task).median()
+    return max(sorted(kind for kind in firsts if repeats[kind]), key=lambda kind: float(pauses[kind]))

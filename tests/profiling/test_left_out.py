@@ -368,13 +368,16 @@ TABLE = "ASCEND_PROFILER_OUTPUT/kernel_details.csv"
         ("monday/kernel_details.csv", "tuesday/kernel_details.csv", 86_400_000_000),
         ("PROF_1/mindstudio_profiler_output/op_summary_20251128032000.csv",
          "PROF_1/mindstudio_profiler_output/op_summary_20251128052000.csv", 0),
+        ("copy/kernel_details.csv", "kernel_details.csv", None),
         ("trace_1.1764300000000.pt.trace.json", "trace_1.1764300009000.pt.trace.json", 0),
     ],
 )  # fmt: skip
-def test_two_recordings_of_a_rank_are_not_two_ranks(tmp_path: Path, first: str, second: str, later_us: int) -> None:
+def test_two_recordings_of_a_rank_are_not_two_ranks(
+    tmp_path: Path, first: str, second: str, later_us: int | None
+) -> None:
     """The same process, the same device hours later, or two exports of one: the later is shown, both are named."""
     slow = [replace(k, start=2 * k.start, duration=2 * k.duration) for k in deepseek(3, 1, 3)]
-    fast = [replace(k, start=k.start + later_us) for k in deepseek(3, 1, 3)]
+    fast = slow if later_us is None else [replace(k, start=k.start + later_us) for k in deepseek(3, 1, 3)]
     writer = op_summary if "op_summary" in first else gpu_trace if "json" in first else kernel_details
     write(tmp_path / first, writer(slow))
     write(tmp_path / second, writer(fast))
@@ -404,6 +407,8 @@ def test_a_rank_that_wrote_nothing_is_named(tmp_path: Path, text: str) -> None:
     result = profile_of(tmp_path)
     assert said(result, "a rank was left out", f"rank1_1_ascend_pt/{TABLE}")
     assert figures(result) == raw(kernels)
+    write(tmp_path / "rank2_1_ascend_pt" / "ASCEND_PROFILER_OUTPUT" / "trace_view.json", npu_trace(kernels))
+    assert said(profile_of(tmp_path), "rank2_1_ascend_pt has no kernel_details.csv")
     (tmp_path / "rank0_1_ascend_pt" / TABLE).write_text(text)
     with pytest.raises(ProfileError, match="rank0_1_ascend_pt/ASCEND"):
         read_profile(tmp_path)

@@ -19,7 +19,7 @@ from sktune.profiling.readers.trace_files import read_trace
 
 # In a folder, the first of these that exists: kernel tables have more information than traces.
 _IN_FOLDERS = (
-    "kernel_details*.csv*", "op_summary*.csv*", "trace_view*.json*", "*.trace.json*", "trace*.json*", "msprof*.json*",
+    "kernel_details.csv*", "op_summary*.csv*", "trace_view*.json*", "*.trace.json*", "trace*.json*", "msprof*.json*",
 )  # fmt: skip
 _SNIFFED_BYTES = 4096
 _SLICE = re.compile(r"_slice_(\d+)")
@@ -82,12 +82,22 @@ def _exports(folder: Path, left_out: LeftOut) -> list[list[Path]]:
                 left_out.say(f"{earlier} and {later} are exports of one recording: the latter is read")
             latest[data] = files
         if latest:
+            for folder_of_rank in _without_files(folder, [file for files in latest.values() for file in files]):
+                left_out.say(f"a rank was left out: {folder_of_rank.relative_to(folder)} has no {pattern}")
             return list(latest.values())
     if any(folder.rglob("*.db")):
         raise ProfileError(f"{folder} has only a database export; {_AS_TEXT}")
     raise ProfileError(
         f"{folder} has no kernel_details.csv, op_summary or trace; parse the profile first, or name a file"
     )
+
+
+def _without_files(folder: Path, files: Sequence[Path]) -> list[Path]:
+    """Return the folders of recordings in ``folder`` that have none of the files."""
+    read = {parent for file in files for parent in file.parents}
+    recordings = [*folder.rglob("*_ascend_pt"), *folder.rglob("PROF_*")]
+    inside = {each for each in recordings if any(parent in recordings for parent in each.parents)}
+    return sorted(each for each in recordings if each.is_dir() and each not in read and each not in inside)
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -108,14 +118,16 @@ def _rank(file: Path, folder: Path) -> str:
 def _of_different_ranks(recordings: list[_Recording], left_out: LeftOut) -> list[_Recording]:
     """Return the latest recording of each rank.
 
-    Two are of one rank if their names are equal but for the time, or if the same devices were recorded at other times.
+    Two are of one rank if their names are equal but for the time, or if they have the same devices and were made at
+    different times or are copies.
     """
     kept: list[_Recording] = []
     for recording in sorted(recordings, key=lambda each: (each.table.span_ns[0], _natural(str(each.path)))):
         for place, other in enumerate(kept):
             is_apart = recording.table.span_ns[0] - other.table.span_ns[1] > MAX_APART_NS
             same_devices = set(recording.table.frame["device"]) == set(other.table.frame["device"])
-            if same_devices and (recording.rank == other.rank or is_apart):
+            is_copy = recording.table.span_ns == other.table.span_ns
+            if same_devices and (recording.rank == other.rank or is_apart or is_copy):
                 left_out.say(
                     f"{other.path} and {recording.path} are two recordings of one rank: the latter is shown; name the "
                     "former to see it"
@@ -157,7 +169,7 @@ def _opened(path: Path, shown: str, opened: ExitStack) -> "io.BufferedReader[Any
     file = opened.enter_context(open_regular(path))
     is_gzip = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    stream: "io.BufferedReader[Any]" = io.BufferedReader(_Gunzip(file), _SNIFFED_BYTES) if is_gzip else file
+    stream: io.BufferedReader[Any] = io.BufferedReader(_Gunzip(file), _SNIFFED_BYTES) if is_gzip else file
     start = stream.peek(_SNIFFED_BYTES)
     if not start.decode("utf-8-sig", "replace").lstrip():
         raise ProfileError(f"{shown} is empty; was the profiler stopped before it wrote?")

@@ -2,7 +2,7 @@
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -119,7 +119,7 @@ class _Trace:
             elif name == "process_labels":
                 self.labels[str(event.get("pid", 0))] = str(args.get("labels", ""))
             return
-        if event.get("ph") != "X":
+        if event.get("ph") not in ("X", "B"):  # what only begins has no duration: it counts as one without a valid time
             return
         if kind in _GPU:
             device, stream = str(args.get("device", event.get("pid", 0))), str(args.get("stream", event.get("tid", 0)))
@@ -180,10 +180,10 @@ def _kernels(trace: _Trace, left_out: LeftOut) -> tuple[str, pd.DataFrame]:
     else:
         source, frame = "cpu_trace", trace.cpu.frame()
     frame["device"] = _told_apart(frame, left_out)
-    frame = only_kernels(frame, left_out, "events")
-    frame = _cpu_kernels(frame) if source == "cpu_trace" else frame
-    rule = {"gpu_trace": type_of_gpu_name, "npu_trace": type_of_npu_name, "cpu_trace": str}[source]
-    return source, frame.assign(type=frame["name"].map({name: rule(name) for name in frame["name"].unique()}))
+    frame = only_kernels(_cpu_kernels(frame) if source == "cpu_trace" else frame, left_out, "events")
+    rules: dict[str, Callable[[str], str]] = {"gpu_trace": type_of_gpu_name, "npu_trace": type_of_npu_name}
+    types = {name: rules.get(source, str)(name) for name in frame["name"].unique()}
+    return source, frame.assign(type=frame["name"].map(types))
 
 
 def _told_apart(frame: pd.DataFrame, left_out: LeftOut) -> "pd.Series[str]":
@@ -219,14 +219,20 @@ def _npu_kernels(trace: _Trace, left_out: LeftOut) -> pd.DataFrame:
 def _owner(pid: str, devices: Mapping[str, str], labels: Mapping[str, str]) -> str | None:
     """Return the process of the device to which collectives of process ``pid`` belong; None if that is unknown.
 
-    A process of msprof's has the program's number above its lowest 10 bits.
+    A process of msprof's has the program's number above its lowest 10 bits, and the device in its lowest 5.
     """
     if len(devices) == 1 or pid in devices:
         return pid if pid in devices else next(iter(devices))
     same = [other for other, device in devices.items() if pid not in labels or labels[pid] == device]
-    if len(same) > 1 and pid.isdecimal():
-        same = [other for other in same if other.isdecimal() and int(other) >> 10 == int(pid) >> 10]
-    return same[0] if len(same) == 1 else None
+    for numbers in (lambda _: 0, lambda number: (number >> 10, number & 31), lambda number: number >> 10):
+        alike = [other for other in same if numbers(_integer(other)) == numbers(_integer(pid))]
+        if len(alike) == 1:
+            return alike[0]
+    return None
+
+
+def _integer(pid: str) -> int:
+    return int(pid) if pid.isdecimal() else -1
 
 
 def _cpu_kernels(frame: pd.DataFrame) -> pd.DataFrame:
