@@ -77,7 +77,7 @@ def profile(
     Terminal(stderr=json).print(profile_view(profiled.profile, profiled.comparison, profiled.picture))
     if json:
         compared: dict[str, Any] = {"comparison": profiled.comparison.summary()} if profiled.comparison else {}
-        print_event(ProfileFinished(**profiled.profile.summary(), **compared))
+        print_event(ProfileFinished(**profiled.profile.summary(), warnings=profiled.warnings, **compared))
 
 
 @app.command()

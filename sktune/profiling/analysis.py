@@ -6,17 +6,21 @@ three parts: ``compute``, in which any kernel computes; ``exposed`` communicatio
 the profiler's wait column.
 """
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from sktune.core.errors import ProfileError
 from sktune.profiling.kernel_roles import Role, UnitKey, role_of
-from sktune.profiling.kernel_table import NO_STEP, RATIOS, KernelTable, busy_us
+from sktune.profiling.kernel_table import NO_STEP, NO_STREAM, RATIOS, KernelTable, LeftOut, busy_us
 from sktune.profiling.structure import NO_LAYER, STEP_MARKERS, add_structure
 
 TOP_TYPES = 10
@@ -25,7 +29,11 @@ DEVIATION = 0.3
 SHORTEST_QUANTILE = 0.05
 """Kernels this short do little but start and end: their duration is an upper bound for the cost of one launch."""
 
+MAX_OVERLAP = 0.1
+"""Share of the kernels' time above which those of one stream do not run one after the other."""
+
 _SCALAR = "scalar"
+_TRAINING = re.compile(r"grad(?!e|u)|backward|backprop|bwd|(?<!h)adam|momentum|(?<![a-z])sgd", re.IGNORECASE)
 
 
 class Bound(StrEnum):
@@ -128,6 +136,8 @@ class Profile:
         launch_us: upper bound for starting one kernel: the duration of the shortest kernels.
         between_steps_ms: median idle time between steps, due to the host; no scope can save it.
         wait_ms: the profiler's wait column per step, by stream; empty if there is none.
+        warnings: one line for each reason to trust the figures less.
+        withheld: those that forbid conclusions: then ``bottleneck`` is None, and nothing is advised.
         kernels: rows of all steps, with the columns of ``structure.add_structure``.
     """
 
@@ -137,7 +147,7 @@ class Profile:
     steps: tuple[StepFigures, ...]
     median: StepFigures
     layer_kinds: tuple[str, ...]
-    bottleneck: Bottleneck
+    bottleneck: Bottleneck | None
     top: tuple[TypeFigures, ...]
     units: tuple[UnitFigures, ...]
     shown_step: int
@@ -145,6 +155,7 @@ class Profile:
     between_steps_ms: float
     wait_ms: Mapping[str, float]
     warnings: tuple[str, ...]
+    withheld: tuple[str, ...]
     kernels: pd.DataFrame
 
     @property
@@ -157,6 +168,16 @@ class Profile:
         """Names of units, ``kind.unit`` as in search spaces, most promising first."""
         return tuple(unit.parameter for unit in self.units)
 
+    def certain(self, path: Path) -> Self:
+        """Return the profile, read from ``path``, if conclusions may rest on it.
+
+        Raises:
+            ProfileError: they may not.
+        """
+        if self.withheld:
+            raise ProfileError(f"{path} says nothing for sure: {'; '.join(self.withheld)}; give another profile")
+        return self
+
     def summary(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: the event ``profile_finished`` without its name."""
         times = {name: round(getattr(self.median, name), 6) for name in _TIMES[:3]}
@@ -166,7 +187,7 @@ class Profile:
             **times,
             "gap_ms": round(self.median.gap_ms, 6),
             "gap_share": round(self.gap_share, 6),
-            "bottleneck": str(self.bottleneck.bound),
+            "bottleneck": str(self.bottleneck.bound) if self.bottleneck else None,
             "superkernels": self.median.superkernels,
             "top": [
                 {"type": row.type, "count": row.count, "total_ms": round(row.total_ms, 6), "share": round(row.share, 6)}
@@ -191,6 +212,7 @@ def analyse(table: KernelTable) -> Profile:
     shown = min(steps, key=lambda step: (step.kernels != median.kernels, abs(step.step_ms - median.step_ms))).number
     launch_us = _launch_us(kernels)
     layer_kinds = _layer_kinds(kernels[kernels["step"] == shown])
+    doubts = _doubts(table, kernels, steps, len(devices), len(layer_kinds))
     return Profile(
         source=table.source,
         device=device,
@@ -198,14 +220,15 @@ def analyse(table: KernelTable) -> Profile:
         steps=steps,
         median=median,
         layer_kinds=layer_kinds,
-        bottleneck=_bottleneck(kernels, median),
+        bottleneck=None if doubts.forbids else _bottleneck(kernels, median),
         top=_top(kernels),
-        units=_units(kernels, launch_us),
+        units=() if doubts.forbids else _units(kernels, launch_us),
         shown_step=shown,
         launch_us=launch_us,
         between_steps_ms=_between_steps_ms(kernels),
         wait_ms=_wait_ms(kernels, len(steps)),
-        warnings=(*table.warnings, *_doubts(table, kernels, steps, len(devices), len(layer_kinds))),
+        warnings=tuple(dict.fromkeys((*doubts.warnings, *doubts.forbids))),
+        withheld=tuple(doubts.forbids),
         kernels=kernels,
     )
 
@@ -337,30 +360,52 @@ def _all_marked(kernels: pd.DataFrame) -> bool:
 
 def _doubts(
     table: KernelTable, kernels: pd.DataFrame, steps: tuple[StepFigures, ...], devices: int, layers: int
-) -> list[str]:
-    """Return one line for each reason to trust the figures less."""
-    doubts = []
+) -> LeftOut:
+    """Return what the reader left out, and one line for each other reason to trust the figures less."""
+    doubts = LeftOut().with_those_of(table.left_out)
     recorded = int((table.frame["device"] == kernels["device"].iloc[0]).sum())
     if recorded > len(kernels):
-        doubts.append(f"{recorded - len(kernels)} of {recorded} kernels are outside of steps and were left out")
-    counts = sorted(step.kernels for step in steps)
-    if counts[0] != counts[-1]:
-        doubts.append(f"steps differ in their number of kernels ({counts[0]} to {counts[-1]}); figures are medians")
+        doubts.say(f"{recorded - len(kernels)} of {recorded} kernels are outside of steps and were left out")
+    counts = Counter(step.kernels for step in steps)
+    if len(counts) > 1:
+        doubts.say(f"steps differ in their number of kernels ({min(counts)} to {max(counts)}); figures are medians")
+    if doubts.lost and (alike := max(counts.values())) <= max(1, len(steps) // 2):
+        # A kernel that is missing in a step looks like a gap; most steps have as many as each other if they are whole.
+        doubts.say(f"what was left out may be missing in all but {alike} of {len(steps)} steps", forbids=True)
     usual = float(np.median([step.step_ms for step in steps]))
     for step in steps:
         if abs(step.step_ms - usual) > DEVIATION * usual:
-            doubts.append(f"step {step.number} took {step.step_ms:.3f} ms; the median is {usual:.3f} ms")
+            doubts.say(f"step {step.number} took {step.step_ms:.3f} ms; the median is {usual:.3f} ms")
     if not table.has_steps:
         how = f"{len(steps)} were found by repetition" if len(steps) > 1 else "the file is treated as one step"
         if len(steps) > 1 and (layers == 1 or not _all_marked(kernels)):
             how += ", and may be layers instead"
-        doubts.append(
-            f"the profile does not mark steps: {how}; to be sure, record steps with a schedule (ProfilerStep)"
-        )
+        doubts.say(f"the profile does not mark steps: {how}; to be sure, record steps with a schedule (ProfilerStep)")
     if devices > 1:
-        doubts.append(f"the profile has {devices} devices; the slowest is shown")
+        doubts.say(f"the profile has {devices} devices; the slowest is shown")
     if layers == 1:
-        doubts.append(
+        doubts.say(
             "no repeating layers were found: everything between embedding and final norm is treated as one layer"
         )
+    trains = kernels["token"].map({token: bool(_TRAINING.search(token)) for token in kernels["token"].unique()})
+    if trains.any():
+        doubts.say(
+            f"{trains.sum()} of {len(kernels)} kernels are of a backward pass or an optimizer, as "
+            f"{kernels['token'][trains].iloc[0][:60]}: this is training, and scopes are for decode steps",
+            forbids=True,
+        )
+    if (overlap := _overlap_share(kernels)) > MAX_OVERLAP:
+        doubts.say(
+            f"kernels of one stream overlap for {overlap:.0%} of their time: several devices or hosts seem to be mixed",
+            forbids=True,
+        )
     return doubts
+
+
+def _overlap_share(kernels: pd.DataFrame) -> float:
+    """Return the share of time in which several kernels of one stream compute: a stream runs them one by one."""
+    computing = kernels[~kernels["is_communication"] & (kernels["stream"] != NO_STREAM)]
+    ends = computing["start_us"] + computing["duration_us"]
+    streams = computing.groupby("stream").indices.values()
+    busy = sum(busy_us(computing["start_us"].to_numpy()[rows], ends.to_numpy()[rows]) for rows in streams)
+    return 1 - busy / max(float(computing["duration_us"].sum()), 1e-9) if len(computing) else 0.0

@@ -19,7 +19,7 @@ import pandas as pd
 from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
 from sktune.profiling.analysis import Profile
 from sktune.profiling.kernel_table import type_of_npu_name
-from sktune.profiling.structure import main_stream
+from sktune.profiling.structure import on_main_stream
 
 MIN_OCCURRENCES = 3
 NOISE_SHARE = 0.03
@@ -120,8 +120,9 @@ def compare(baseline: Profile, candidate: Profile) -> Comparison:
     places = _replaced(before, _main_rows(candidate, candidate.shown_step))
     operators = [ReplacedOperator(*pair) for pair in zip(before["name"], before["type"], strict=True)]
     spans = _spans(baseline, places)
+    is_certain = not (baseline.withheld or candidate.withheld)
     gains = tuple(
-        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []),
+        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []) if is_certain else [],
               operators[slice(*places.get(str(name), (0, 0)))])
         for name, rows in superkernels.groupby("name", sort=False)
     )  # fmt: skip
@@ -149,7 +150,7 @@ def _deviation(values: npt.NDArray[np.float64]) -> float:
 
 def _main_rows(profile: Profile, step: int) -> pd.DataFrame:
     rows = profile.kernels[profile.kernels["step"] == step]
-    return rows[(rows["stream"] == main_stream(rows)) | rows["is_superkernel"]]
+    return rows[on_main_stream(rows)]
 
 
 def _replaced(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, tuple[int, int]]:

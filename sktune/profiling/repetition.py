@@ -100,6 +100,7 @@ def split_steps(
         return whole
     if _are_layers(tokens, anchors, is_step_marker):
         return [_without_wait(idle_us, anchors[0])]
+    anchors = _after_pauses(anchors, idle_us, is_step_marker)
     steps = list(pairwise([*anchors, len(tokens)]))
     usual = float(np.median([end - start for start, end in steps[:-1]]))
     # Before the first anchor is the rest of a step, and after the last one there may be an incomplete step.
@@ -115,7 +116,10 @@ def _periodic_steps(
         table = idle_us[: count * period].reshape(count, period)[1:] if count > 1 else idle_us[None, :period]
         offset = int(np.argmax(np.median(table, axis=0)))
         count = (len(tokens) - offset) // period
-    starts = offset + period * np.arange(count)
+    starts = np.array(_after_pauses((offset + period * np.arange(count)).tolist(), idle_us, is_step_marker))
+    if starts[0] != offset:  # the recording begins and ends in the middle of a step
+        offset, count = int(starts[0]), (len(tokens) - int(starts[0])) // period
+        starts = offset + period * np.arange(count)
     inner = longest_run(tokens[starts[0] : starts[0] + period], min_period=2)
     has_layers = inner is not None and inner.coverage >= MIN_COVERAGE * period
     if not has_layers and not is_step_marker[starts[0] : starts[0] + period].any():
@@ -130,6 +134,20 @@ def _periodic_steps(
         elif not len(inside) or np.median(pauses[1:]) <= STEP_GAP * max(float(np.median(inside)), 0.1):
             starts = starts[:1]
     return list(pairwise([*starts.tolist(), offset + count * period]))
+
+
+def _after_pauses(
+    starts: list[int], idle_us: npt.NDArray[np.float64], is_step_marker: npt.NDArray[np.bool_]
+) -> list[int]:
+    """Return the starts of steps, moved to the longest pause in each if that is clearly longer than the one before it.
+
+    Where a step begins with a kernel that runs once per step, the pause is inside it.
+    """
+    if len(starts) < 3 or is_step_marker[starts[1]] > is_step_marker[starts[1] + 1]:
+        return starts
+    longest = [begin + 1 + int(np.argmax(idle_us[begin + 1 : end + 1])) for begin, end in pairwise(starts)]
+    is_clear = np.median(idle_us[longest]) > STEP_GAP * max(float(np.median(idle_us[starts[1:]])), 0.1)
+    return longest if is_clear else starts
 
 
 def _are_layers(tokens: Tokens, anchors: Sequence[int], is_step_marker: npt.NDArray[np.bool_]) -> bool:

@@ -26,6 +26,14 @@ class ProfileReport:
     comparison: Comparison | None
     picture: Path
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Reasons to trust the figures less, with the profile that they are about if there are two."""
+        if not self.comparison:
+            return self.profile.warnings
+        both = (("baseline", self.profile), ("candidate", self.comparison.candidate))
+        return tuple(f"{label}: {line}" for label, profile in both for line in profile.warnings)
+
 
 def report(path: Path, candidate: Path | None, picture: Path | None, runs: Path) -> ProfileReport:
     """Analyse the profile at ``path``, compare it with ``candidate``, and draw both.

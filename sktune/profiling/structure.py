@@ -32,11 +32,11 @@ def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
     """
     frame = frame.reset_index(drop=True)
     roles = _roles(frame)
-    main = main_stream(frame)
+    main = on_main_stream(frame)
     if (frame["step"] == NO_STEP).all():
         frame["step"] = _found_steps(frame, roles, main)
     inside = (frame["step"] != NO_STEP).to_numpy()
-    frame, roles = frame[inside].reset_index(drop=True), roles[inside]
+    frame, roles, main = frame[inside].reset_index(drop=True), roles[inside], main[inside]
     codes = _codes(frame, roles)
     layer, idle = np.full(len(frame), NO_LAYER), np.zeros(len(frame))
     kind, unit = np.full(len(frame), "", dtype=object), np.full(len(frame), str(UnitKey.OUTSIDE), dtype=object)
@@ -44,7 +44,7 @@ def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
     for rows in frame.groupby("step", sort=False).indices.values():
         start = frame["start_us"].to_numpy()[rows]
         idle[rows] = start_gain(start, start + frame["duration_us"].to_numpy()[rows])[0]
-        on_main = rows[frame["stream"].to_numpy()[rows] == main]
+        on_main = rows[main[rows]]
         if not len(on_main):
             continue
         key = codes[on_main].tobytes()
@@ -68,6 +68,14 @@ def main_stream(frame: pd.DataFrame) -> str:
     return str(busy.idxmax())
 
 
+def on_main_stream(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which kernels the main stream runs, and SuperKernels, which may have a stream of their own beside it."""
+    rows, beside = frame["stream"] == main_stream(frame), ~frame["is_superkernel"]
+    if beside.any() and not (rows & beside).any():
+        rows = frame["stream"] == main_stream(frame[beside])
+    return (rows | ~beside).to_numpy(bool)
+
+
 def _roles(frame: pd.DataFrame) -> npt.NDArray[np.object_]:
     """Return each kernel's role from its type, or from its token if the type says nothing."""
     columns = ["type", "token", "is_communication", "is_superkernel"]
@@ -85,10 +93,12 @@ def _codes(frame: pd.DataFrame, roles: npt.NDArray[np.object_]) -> npt.NDArray[n
     return pd.factorize(np.where(fused_norm, "norm", frame["token"]))[0].astype(np.int64)
 
 
-def _found_steps(frame: pd.DataFrame, roles: npt.NDArray[np.object_], main: str) -> npt.NDArray[np.int64]:
+def _found_steps(
+    frame: pd.DataFrame, roles: npt.NDArray[np.object_], main: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
     start = frame["start_us"].to_numpy()
     idle = start_gain(start, start + frame["duration_us"].to_numpy())[0]
-    on_main = np.flatnonzero((frame["stream"] == main).to_numpy())
+    on_main = np.flatnonzero(main)
     markers = np.isin(roles[on_main], np.array(STEP_MARKERS, dtype=object))
     ranges = split_steps(_codes(frame, roles)[on_main], idle[on_main], markers)
     # What other streams ran before the first kernel belongs to the step, unless the step began long after it.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from sktune.profiling.analysis import Bound, Profile
+from sktune.profiling.analysis import Bottleneck, Bound, Profile
 from sktune.profiling.comparison import Comparison, SuperKernelGain
 
 LISTED_SCOPES = 20
@@ -28,7 +28,9 @@ class Table:
 
 
 def headline(profile: Profile) -> str:
-    """Return what scopes can save and where to try them, in two sentences."""
+    """Return what scopes can save and where to try them, in two sentences; or why that is not said."""
+    if profile.withheld:
+        return f"Nothing is concluded about scopes: {'; '.join(profile.withheld)}."
     first = (
         f"The device is idle for {profile.median.gap_ms:.3f} ms of a step of {profile.median.step_ms:.3f} ms "
         f"({profile.gap_share:.1%}): the most that scopes can save by closing gaps."
@@ -53,7 +55,8 @@ def overview(profile: Profile) -> str:
 
 def profile_tables(profile: Profile) -> list[Table]:
     """Return all tables of one profile."""
-    return [_times(profile), _bounds(profile), _units(profile), _top(profile)]
+    advice = [_bounds(profile.bottleneck), _units(profile)] if profile.bottleneck else []
+    return [_times(profile), *advice, _top(profile)]
 
 
 def _times(profile: Profile) -> Table:
@@ -79,8 +82,7 @@ def _times(profile: Profile) -> Table:
     return Table("Time of a step, medians", ("", "ms", "of the step"), tuple(rows), " ".join(notes))
 
 
-def _bounds(profile: Profile) -> Table:
-    bottleneck = profile.bottleneck
+def _bounds(bottleneck: Bottleneck) -> Table:
     meaning = {
         Bound.COMPUTE: "kernels that mostly compute",
         Bound.MEMORY: "kernels that mostly move data",
@@ -129,6 +131,13 @@ def _gains(comparison: Comparison) -> Table:
     if not comparison.gains:
         return Table(title, columns, (), "The candidate has no SuperKernels; are the files swapped?")
     known = [gain for gain in comparison.gains if gain.replaced]
+    count = len(comparison.gains)
+    if not known:
+        note = (
+            f"no gain is known. The operators that the candidate's {count} SuperKernels replace were not found in the "
+            "baseline, neither by their names nor by the kernels before and after."
+        )
+        return Table(title, columns, (), note)
     rows = tuple(
         (
             scope, str(len(gains)), f"{_mean(len(g.replaced) for g in gains):.0f}",
@@ -138,15 +147,14 @@ def _gains(comparison: Comparison) -> Table:
         for scope, gains in _by_scope(comparison)
     )  # fmt: skip
     before, after = comparison.baseline.median.step_ms, comparison.candidate.median.step_ms
-    count = len(comparison.gains)
     note = (
-        f"{count} SuperKernel{'s' if count > 1 else ''}, {sum(gain.gain_us for gain in known):+.1f} us per step in "
-        f"total; the gain of a row is the sum over its SuperKernels. Median step {before:.3f} ms before, "
+        f"{len(known)} SuperKernel{'s' if len(known) > 1 else ''}, {sum(gain.gain_us for gain in known):+.1f} us per "
+        f"step in total; the gain of a row is the sum over its SuperKernels. Median step {before:.3f} ms before, "
         f"{after:.3f} ms after ({comparison.speedup:.3f}x); profiling slows down both, so measure the speedup with a "
         "search."
     )
     if missing := count - len(known):
-        note += f" For {missing}, the operators that they replace were not found in the baseline."
+        note += f" For {missing} more, the operators that they replace were not found in the baseline."
     return Table(title, columns, rows, note, spare=("noise us", "ops", "SKs", "SK us", "before us"))
 
 

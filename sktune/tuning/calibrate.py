@@ -42,7 +42,7 @@ def calibrate_to(profiles: Sequence[Path], start: Path | None, request: Request 
         SktuneError: a profile cannot be read, nothing can be fitted, or the file cannot be written.
     """
     constants = load_constants(start or ATLAS_A3)
-    frames = [analyse(read_profile(path)).kernels for path in profiles]
+    frames = [analyse(read_profile(path)).certain(path).kernels for path in profiles]
     operators: tuple[Operator, ...] = ()
     if request is not None:
         spec, preset = request.target()

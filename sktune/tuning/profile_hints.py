@@ -28,8 +28,8 @@ def _analysed(path: Path) -> Profile:
 
 
 def check(path: Path, backend: str) -> None:
-    """Raise ``ProfileError`` unless the file at ``path`` is a profile; a simulation needs that of an NPU."""
-    source = _analysed(path).source
+    """Raise ``ProfileError`` unless the file at ``path`` is a profile to rely on; a simulation needs an NPU's."""
+    source = _analysed(path).certain(path).source
     if "profile" in backend_info(backend).settings and source in ("gpu_trace", "cpu_trace"):
         raise ProfileError(f"{path} is a {source.replace('_', ' ')}; the simulation needs a profile of an NPU")
 

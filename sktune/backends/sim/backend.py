@@ -62,7 +62,7 @@ class SimBackend:
         self._step, self._layout = Step(target.decode_step), layout
         self.notes = "simulated"
         if profile:
-            measured = analyse(read_profile(Path(profile)))
+            measured = analyse(read_profile(Path(profile))).certain(Path(profile))
             if len(measured.layer_kinds) != len(layout.layers):
                 raise SimulationError(
                     f"the profile has {len(measured.layer_kinds)} layers and the model {len(layout.layers)}; "

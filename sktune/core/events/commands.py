@@ -274,9 +274,10 @@ class ProfileFinished(Event):
         compute_ms, communication_ms: time of these kernels in a step.
         gap_ms: time of a step in which no kernel ran.
         gap_share: of the step, from 0 to 1.
-        bottleneck: what limits the step.
+        bottleneck: what limits the step; null if the profile is too doubtful for a conclusion.
         superkernels: number of SuperKernels in a step.
         top: the kernel types that take most of the step.
+        warnings: what was left out or assumed, and other reasons to trust the figures less.
         comparison: present if there is a candidate: its SuperKernels, and the operators that they replace.
     """
 
@@ -288,9 +289,10 @@ class ProfileFinished(Event):
     communication_ms: float
     gap_ms: float
     gap_share: float
-    bottleneck: Bottleneck
+    bottleneck: Bottleneck | None
     superkernels: Count
     top: Sequence[KernelShare]
+    warnings: Sequence[str]
     comparison: ProfileComparison | Absent = ABSENT
 
 

@@ -9,13 +9,15 @@ from typing import IO, Any
 CHUNK_CHARACTERS = 1 << 22
 MAX_EVENT_CHARACTERS = 1 << 24
 """Longer events are treated as damaged."""
-MAX_DAMAGED = 100
-"""Damaged places after which no more is read, as finding the end of each may take the time of the longest event."""
+MAX_WASTED = 1 << 28
+"""Characters of damaged events after which no more is read, as their ends are searched for again and again."""
 
 _START = re.compile(r'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
 _NEXT_EVENT = re.compile(r"[,\[]\s*(?=\{)")
 # Numbers stay text: a float cannot represent epoch microseconds with three decimals.
+_TOKEN = 16
+"""No token of JSON but numbers and strings is longer."""
 _decode = json.JSONDecoder(parse_float=str).raw_decode
 
 
@@ -27,12 +29,14 @@ class EventStream:
         is_trace: whether a list of events was found; known after iteration.
         is_complete: whether the end of the list was reached; known after iteration.
         damaged: number of places where no event could be read; reading continues after them.
+        wasted: characters read there.
     """
 
     text: IO[str]
     is_trace: bool = False
     is_complete: bool = False
     damaged: int = 0
+    wasted: int = 0
     _buffer: str = ""
     _at_end: bool = False
 
@@ -50,12 +54,18 @@ class EventStream:
                 event, position = _decode(self._buffer, position)
             except RecursionError:
                 return  # no profiler nests like this
-            except ValueError:  # not JSON, or a number of thousands of digits
-                if len(self._buffer) - position < MAX_EVENT_CHARACTERS and self._extend(position):
+            except ValueError as failure:  # not JSON, or a number of thousands of digits
+                place = len(self._buffer)
+                # A string without an end is reported at its beginning.
+                if isinstance(failure, json.JSONDecodeError) and not failure.msg.startswith("Unterminated"):
+                    place = failure.pos
+                is_cut = place > len(self._buffer) - _TOKEN and len(self._buffer) - position < MAX_EVENT_CHARACTERS
+                if is_cut and self._extend(position):
                     position = 0
                     continue
                 following = _NEXT_EVENT.search(self._buffer, position + 1)
-                if following is None or self.damaged == MAX_DAMAGED:
+                self.wasted += place - position
+                if following is None or self.wasted > MAX_WASTED:
                     return
                 self.damaged += 1
                 position = following.end()

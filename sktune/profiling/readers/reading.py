@@ -1,8 +1,11 @@
 """Read a profile of any known format, recognised by its content."""
 
 import io
+import re
 import zlib
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -10,15 +13,25 @@ import pandas as pd
 
 from sktune.core.errors import ProfileError
 from sktune.core.files import open_regular
-from sktune.profiling.kernel_table import KernelTable
+from sktune.profiling.kernel_table import KernelTable, LeftOut
 from sktune.profiling.readers.csv_files import read_csv
 from sktune.profiling.readers.trace_files import read_trace
 
 # In a folder, the first of these that exists: kernel tables have more information than traces.
 _IN_FOLDERS = (
-    "kernel_details.csv", "op_summary*.csv", "trace_view.json*", "*.trace.json*", "trace.json*", "msprof*.json*",
+    "kernel_details.csv*", "op_summary*.csv*", "trace_view*.json*", "*.trace.json*", "trace*.json*", "msprof*.json*",
 )  # fmt: skip
 _SNIFFED_BYTES = 4096
+_SLICE = re.compile(r"_slice_(\d+)")
+_STAMP = re.compile(r"(?<!\d)\d{8,}(?!\d)")
+"""The time in the name of a recording's folder, or of an exported file."""
+_RANK = re.compile(r"profiler_info_(\d+)\.json")
+MAX_APART_NS = 1_000_000_000
+"""Ranks of one run are recorded together; the clocks of hosts differ by less."""
+_AS_TEXT = (
+    "export it as text, with torch_npu.profiler.profiler.analyse(FOLDER, export_type=['text']) or "
+    "`msprof --export=on --type=text --output=FOLDER`"
+)
 
 
 def read_profile(path: Path) -> KernelTable:
@@ -29,44 +42,142 @@ def read_profile(path: Path) -> KernelTable:
     """
     if not path.exists():
         raise ProfileError(f"there is no file {str(path)!r}; give a kernel_details.csv, an op_summary or a trace")
-    tables = [_read_file(file) for file in _files(path)]
-    table = tables[0] if len(tables) == 1 else _side_by_side(tables)
-    if table.frame.empty:
-        raise ProfileError(f"{path} has no kernels; did the profiler record device activities?")
-    return table
-
-
-def _files(path: Path) -> list[Path]:
     if not path.is_dir():
-        return [path]
+        return _read_export([path], path.name)
+    left_out, failures = LeftOut(), []
+    recordings = []
+    for export in _exports(path, left_out):
+        try:
+            table = _read_export(export, str(export[0].relative_to(path)))
+            recordings.append(_Recording(export[0].relative_to(path), _rank(export[0], path), table))
+        except ProfileError as failure:
+            failures.append(str(failure))
+    if not recordings:
+        raise ProfileError(failures[0])
+    for line in failures:
+        left_out.say(f"a rank was left out: {line}")
+    return _side_by_side(_of_different_ranks(recordings, left_out), left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """One recording of a rank; ``rank`` is its number if the profiler wrote it, else its path without the time."""
+
+    path: Path
+    rank: str
+    table: KernelTable
+
+
+def _exports(folder: Path, left_out: LeftOut) -> list[list[Path]]:
+    """Return the files of each export: its slices in order, or one file. Of several of the same data, the latest."""
     for pattern in _IN_FOLDERS:
-        if files := sorted(path.rglob(pattern)):
-            return files
+        slices: dict[Path, list[Path]] = {}
+        for file in sorted(folder.rglob(pattern), key=lambda file: _natural(str(file))):
+            slices.setdefault(file.with_name(_SLICE.sub("", file.name)), []).append(file)
+        latest: dict[Path, list[Path]] = {}
+        for name, files in slices.items():
+            data = name.with_name(_STAMP.sub("", name.name))
+            if data in latest:
+                earlier, later = (each[0].relative_to(folder) for each in (latest[data], files))
+                left_out.say(f"{earlier} and {later} are exports of one recording: the latter is read")
+            latest[data] = files
+        if latest:
+            for folder_of_rank in _without_files(folder, [file for files in latest.values() for file in files]):
+                left_out.say(f"a rank was left out: {folder_of_rank.relative_to(folder)} has no {pattern}")
+            return list(latest.values())
+    if any(folder.rglob("*.db")):
+        raise ProfileError(f"{folder} has only a database export; {_AS_TEXT}")
     raise ProfileError(
-        f"{path} has no kernel_details.csv, op_summary or trace; parse the profile first, or name a file"
+        f"{folder} has no kernel_details.csv, op_summary or trace; parse the profile first, or name a file"
     )
 
 
-def _read_file(path: Path) -> KernelTable:
-    shown = path.name
+def _without_files(folder: Path, files: Sequence[Path]) -> list[Path]:
+    """Return the folders of recordings in ``folder`` that have none of the files."""
+    read = {parent for file in files for parent in file.parents}
+    recordings = [*folder.rglob("*_ascend_pt"), *folder.rglob("PROF_*")]
+    inside = {each for each in recordings if any(parent in recordings for parent in each.parents)}
+    return sorted(each for each in recordings if each.is_dir() and each not in read and each not in inside)
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Return a key that sorts ``host_10`` after ``host_2``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def _rank(file: Path, folder: Path) -> str:
+    for parent in file.parents:
+        numbers = [match[1] for each in parent.glob("profiler_info_*.json") if (match := _RANK.fullmatch(each.name))]
+        if len(numbers) == 1:
+            return f"rank {int(numbers[0])}"
+        if parent == folder:
+            break
+    return _STAMP.sub("", str(file.relative_to(folder)))
+
+
+def _of_different_ranks(recordings: list[_Recording], left_out: LeftOut) -> list[_Recording]:
+    """Return the latest recording of each rank.
+
+    Two are of one rank if their names are equal but for the time, or if they have the same devices and were made at
+    different times or are copies.
+    """
+    kept: list[_Recording] = []
+    for recording in sorted(recordings, key=lambda each: (each.table.span_ns[0], _natural(str(each.path)))):
+        for place, other in enumerate(kept):
+            is_apart = recording.table.span_ns[0] - other.table.span_ns[1] > MAX_APART_NS
+            same_devices = set(recording.table.frame["device"]) == set(other.table.frame["device"])
+            is_copy = recording.table.span_ns == other.table.span_ns
+            if same_devices and (recording.rank == other.rank or is_apart or is_copy):
+                left_out.say(
+                    f"{other.path} and {recording.path} are two recordings of one rank: the latter is shown; name the "
+                    "former to see it"
+                )
+                kept[place] = recording
+                break
+        else:
+            kept.append(recording)
+    return kept
+
+
+def _read_export(files: Sequence[Path], shown: str) -> KernelTable:
+    """Read a file, or the slices of one export; ``shown`` names the first."""
+    left_out = LeftOut()
+    if len(files) > 1:
+        left_out.say(f"{len(files)} slices of one export are read as one")
+        numbers = [int(match[1]) for file in files if (match := _SLICE.search(file.name))]
+        if missing := set(range(max(numbers))) - set(numbers):
+            left_out.say(f"slices {', '.join(map(str, sorted(missing)))} of the export are missing", forbids=True)
     try:
-        with open_regular(path) as file:
-            is_gzip = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            stream = io.BufferedReader(_Gunzip(file), _SNIFFED_BYTES) if is_gzip else file
-            start = stream.peek(_SNIFFED_BYTES)
-            text = start.decode("utf-8-sig", "replace").lstrip()
-            if not text:
-                raise ProfileError(f"{shown} is empty; was the profiler stopped before it wrote?")
-            if b"\0" in start:
-                raise ProfileError(f"{shown} is a binary file, not a profile; give a CSV or JSON file of a profiler")
-            if text[0] in "{[":
-                return read_trace(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace"), shown)
-            return read_csv(stream.read(), shown)
+        with ExitStack() as opened:
+            streams = [_opened(file, shown if file == files[0] else file.name, opened) for file in files]
+            if streams[0].peek(_SNIFFED_BYTES).decode("utf-8-sig", "replace").lstrip()[0] in "{[":
+                texts = [io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace") for stream in streams]
+                table = read_trace(texts, shown, left_out)
+            else:
+                table = read_csv([stream.read() for stream in streams], shown, left_out)
     except OSError as failure:
         raise ProfileError(
             f"{shown} cannot be read ({failure.strerror or failure}); check the path and its permissions"
         ) from failure
+    if table.frame.empty:
+        why = "; ".join(table.warnings) or "did the profiler record device activities?"
+        raise ProfileError(f"{shown} has no kernels; {why}")
+    return table
+
+
+def _opened(path: Path, shown: str, opened: ExitStack) -> "io.BufferedReader[Any]":
+    file = opened.enter_context(open_regular(path))
+    is_gzip = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    stream: io.BufferedReader[Any] = io.BufferedReader(_Gunzip(file), _SNIFFED_BYTES) if is_gzip else file
+    start = stream.peek(_SNIFFED_BYTES)
+    if not start.decode("utf-8-sig", "replace").lstrip():
+        raise ProfileError(f"{shown} is empty; was the profiler stopped before it wrote?")
+    if start.startswith(b"SQLite format 3"):
+        raise ProfileError(f"{shown} is a database export; {_AS_TEXT}")
+    if b"\0" in start:
+        raise ProfileError(f"{shown} is a binary file, not a profile; give a CSV or JSON file of a profiler")
+    return stream
 
 
 class _Gunzip(io.RawIOBase):
@@ -97,15 +208,27 @@ class _Gunzip(io.RawIOBase):
         return count
 
 
-def _side_by_side(tables: list[KernelTable]) -> KernelTable:
+def _side_by_side(recordings: list[_Recording], left_out: LeftOut) -> KernelTable:
     """Join the ranks of one run as separate devices; their clocks need not agree."""
-    frames = [
-        table.frame.assign(device=[f"rank {rank} device {device}" for device in table.frame["device"]])
-        for rank, table in enumerate(tables)
+    tables = [recording.table for recording in recordings]
+    if len(tables) == 1:
+        return replace(tables[0], left_out=left_out.with_those_of(tables[0].left_out))
+    folders = [recording.path.parts[0] for recording in recordings]
+    names = folders if len(set(folders)) == len(folders) else [str(recording.path) for recording in recordings]
+    labels = [
+        recording.rank if recording.rank.startswith("rank ") else name
+        for recording, name in zip(recordings, names, strict=True)
     ]
+    frames = [
+        table.frame.assign(device=[f"{label} device {device}" for device in table.frame["device"]])
+        for label, table in zip(labels, tables, strict=True)
+    ]
+    for label, table in zip(labels, tables, strict=True):
+        left_out = left_out.with_those_of(table.left_out, f"{label}: ")
     return KernelTable(
         pd.concat(frames, ignore_index=True),
         tables[0].source,
-        all(table.has_steps for table in tables if len(table.frame)),
-        tuple(f"rank {rank}: {line}" for rank, table in enumerate(tables) for line in table.warnings),
+        all(table.has_steps for table in tables),
+        tables[0].span_ns,
+        left_out,
     )

@@ -2,7 +2,7 @@
 
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -12,13 +12,23 @@ import pandas as pd
 
 from sktune.core.errors import ProfileError
 from sktune.profiling.kernel_roles import Role, role_of
-from sktune.profiling.kernel_table import NO_STEP, KernelTable, complete, is_communication, type_of_npu_name
+from sktune.profiling.kernel_table import (
+    MAX_NS,
+    NO_STEP,
+    KernelTable,
+    LeftOut,
+    complete,
+    exact_ns,
+    is_communication,
+    only_kernels,
+    type_of_npu_name,
+)
 from sktune.profiling.readers.event_stream import EventStream
 
 Event = dict[str, Any]
+Mark = tuple[int, int, int]
+"""Start and end of a step in nanoseconds, and its number."""
 
-MAX_NS = 1 << 61
-"""Nanoseconds whose sums and differences fit into 64 bits: 73 years."""
 MAX_DIGITS = 18
 """Digits of a step's number."""
 MAX_NAME = 4096
@@ -26,14 +36,15 @@ MAX_NAME = 4096
 WRAPPER_SHARE = 0.5
 """A CPU operator that spends more than this share of its time in other operators is a wrapper of these."""
 
+_OF_PROCESS = " of process "
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime")
-_STEP_MARKS = ("user_annotation", "gpu_user_annotation")
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
-# The tasks on "Ascend Hardware" that occupy a core; events, notifications and copies are left out, as in
-# kernel_details.csv.
-_NPU_CORES = re.compile(r"AI_?CORE|AI_?VEC|AI_?CPU|MIX_AI|AIC\b|AIV\b|DVPP|FFTS", re.IGNORECASE)
-_NPU_COLLECTIVE = re.compile(r"hcom_|hccl_|Hccl")
+_NPU_COLLECTIVE = re.compile(r"(hcom_|hccl)[^@]*$", re.IGNORECASE)
+# Collectives of these processes ran on the device; those of others are the host's calls.
+_NPU_PROCESS = re.compile(r"communication|hccl|ascend|npu", re.IGNORECASE)
+_OF_HOST = frozenset({"Thread Id", "Mode", "level"})
+"""Fields of CANN's calls on the host."""
 
 
 @dataclass(slots=True)
@@ -41,32 +52,36 @@ class _Rows:
     """Columns of kernels, packed: a trace has millions of events."""
 
     names: dict[str, int] = field(default_factory=dict)
-    lanes: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    lanes: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
     name: "array[int]" = field(default_factory=lambda: array("q"))
     lane: "array[int]" = field(default_factory=lambda: array("q"))
     start_ns: "array[int]" = field(default_factory=lambda: array("q"))
     duration_ns: "array[int]" = field(default_factory=lambda: array("q"))
     launch: "array[int]" = field(default_factory=lambda: array("q"))
 
-    def add(self, event: Event, device: str, stream: str, core: str, launch: int = -1) -> None:
-        """Append ``event``; a missing or malformed time raises KeyError, ValueError, TypeError or OverflowError."""
-        start_ns, duration_ns = _nanoseconds(event["ts"]), _nanoseconds(event["dur"])
+    def add(self, event: Event, device: str, stream: str, core: str, launch: Any = -1) -> None:
+        """Append ``event``; a missing or malformed time raises KeyError, ValueError, TypeError or ArithmeticError."""
+        start_ns, duration_ns = exact_ns(event["ts"]), exact_ns(event["dur"])
+        if duration_ns < 0:
+            raise ValueError
         name = str(event.get("name", ""))[:MAX_NAME]
+        lane = (str(event.get("pid", 0)), device, stream, core)
         self.start_ns.append(start_ns)
-        self.duration_ns.append(max(0, duration_ns))
+        self.duration_ns.append(duration_ns)
         self.name.append(self.names.setdefault(name, len(self.names)))
-        self.lane.append(self.lanes.setdefault((device, stream, core), len(self.lanes)))
-        self.launch.append(launch)
+        self.lane.append(self.lanes.setdefault(lane, len(self.lanes)))
+        self.launch.append(launch if isinstance(launch, int) and 0 <= launch <= MAX_NS else -1)
 
     def frame(self) -> pd.DataFrame:
-        """Return name, device, stream, core, start_ns, duration_us and launch."""
-        lanes = np.array(list(self.lanes) or [("", "", "")], dtype=object)[np.array(self.lane, dtype=int)]
+        """Return name, pid, device, stream, core, start_ns, duration_us and launch."""
+        lanes = np.array(list(self.lanes) or [("",) * 4], dtype=object)[np.array(self.lane, dtype=int)]
         return pd.DataFrame(
             {
                 "name": np.array(list(self.names) or [""], dtype=object)[np.array(self.name, dtype=int)],
-                "device": lanes[:, 0],
-                "stream": lanes[:, 1],
-                "core": lanes[:, 2],
+                "pid": lanes[:, 0],
+                "device": lanes[:, 1],
+                "stream": lanes[:, 2],
+                "core": lanes[:, 3],
                 "start_ns": np.array(self.start_ns, dtype=np.int64),
                 "duration_us": np.array(self.duration_ns, dtype=np.int64) / 1e3,
                 "launch": np.array(self.launch, dtype=np.int64),
@@ -76,116 +91,148 @@ class _Rows:
 
 @dataclass(slots=True)
 class _Trace:
-    """The relevant events of a trace."""
+    """The relevant events of a trace.
+
+    Attributes:
+        launches: when the host launched what has a number.
+        marks: start, end and number of steps, by the process that has them, on the device and on the host.
+        processes: names and labels by process.
+    """
 
     gpu: _Rows = field(default_factory=_Rows)
     npu: _Rows = field(default_factory=_Rows)
     collectives: _Rows = field(default_factory=_Rows)
     cpu: _Rows = field(default_factory=_Rows)
     launches: dict[int, int] = field(default_factory=dict)
-    steps: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
-    labels: dict[Any, str] = field(default_factory=dict)
+    gpu_marks: dict[str, list[Mark]] = field(default_factory=dict)
+    host_marks: dict[str, list[Mark]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
 
     def add(self, event: Event) -> None:
         """Add an event to its table."""
-        if event.get("ph") == "M":
-            if event.get("name") == "process_labels":
-                self.labels[event.get("pid")] = str((event.get("args") or {}).get("labels", ""))
-            return
-        if event.get("ph") != "X":
-            return
         kind, name, args = event.get("cat"), str(event.get("name", "")), event.get("args")
         args = args if isinstance(args, dict) else {}
+        if event.get("ph") == "M":
+            if name == "process_name":
+                self.names[str(event.get("pid", 0))] = str(args.get("name", ""))
+            elif name == "process_labels":
+                self.labels[str(event.get("pid", 0))] = str(args.get("labels", ""))
+            return
+        if event.get("ph") not in ("X", "B"):  # what only begins has no duration: it counts as one without a valid time
+            return
         if kind in _GPU:
-            launch = args.get("correlation", -1)
-            device = str(args.get("device", event.get("pid", 0)))
-            stream = str(args.get("stream", event.get("tid", 0)))
-            self.gpu.add(event, device, stream, str(kind), _number_of(launch))
+            device, stream = str(args.get("device", event.get("pid", 0))), str(args.get("stream", event.get("tid", 0)))
+            self.gpu.add(event, device, stream, str(kind), args.get("correlation"))
         elif "Task Type" in args:
-            if _NPU_CORES.search(str(args["Task Type"])):
-                stream = str(args.get("Physic Stream Id", args.get("Stream Id", event.get("tid", 0))))
-                launch = _number_of(args.get("connection_id", -1))
-                self.npu.add(event, str(event.get("pid", 0)), stream, str(args["Task Type"]), launch)
+            stream = str(args.get("Physic Stream Id", args.get("Stream Id", event.get("tid", 0))))
+            self.npu.add(event, "", stream, str(args["Task Type"]), args.get("connection_id"))
         elif match := _STEP.match(name):
-            if kind is None or kind in _STEP_MARKS:
-                self._add_step(event, int(match[1][:MAX_DIGITS]))
+            start = exact_ns(event["ts"])
+            marks = self.gpu_marks if kind == "gpu_user_annotation" else self.host_marks
+            mark = (start, start + exact_ns(event.get("dur", 0)), int(match[1][:MAX_DIGITS]))
+            marks.setdefault(str(event.get("pid", 0)), []).append(mark)
         elif kind in _LAUNCHES:
             if isinstance(args.get("correlation"), int):
-                self.launches[args["correlation"]] = _nanoseconds(event["ts"])
+                self.launches[args["correlation"]] = exact_ns(event["ts"])
         elif kind == "cpu_op":
             self.cpu.add(event, "cpu", str(event.get("tid", 0)), "CPU")
-        elif kind is None and _NPU_COLLECTIVE.match(name):
-            self.collectives.add(event, str(event.get("pid", 0)), f"communication {event.get('tid', 0)}", "HCCL")
+        elif kind is None and _NPU_COLLECTIVE.match(name) and not _OF_HOST & args.keys():
+            self.collectives.add(event, "", f"communication {event.get('tid', 0)}", "HCCL")
         elif isinstance(args.get("connection_id"), int):  # CANN's side of a launch
-            self.launches.setdefault(args["connection_id"], _nanoseconds(event["ts"]))
-
-    def _add_step(self, event: Event, number: int) -> None:
-        start = _nanoseconds(event["ts"])
-        where = "gpu" if event.get("cat") == "gpu_user_annotation" else "host"
-        self.steps.setdefault(where, []).append((start, start + _nanoseconds(event.get("dur", 0)), number))
+            self.launches.setdefault(args["connection_id"], exact_ns(event["ts"]))
 
 
-def read_trace(text: IO[str], shown: str) -> KernelTable:
-    """Read an open trace called ``shown``.
+def read_trace(slices: Iterable[IO[str]], shown: str, left_out: LeftOut) -> KernelTable:
+    """Read a trace, or the slices of one, called ``shown``.
 
     Raises:
         ProfileError: this is JSON, but not a trace.
     """
-    events = EventStream(text)
     trace = _Trace()
     count = malformed = 0
-    for event in events:
-        count += 1
-        try:
-            trace.add(event)
-        except (KeyError, ValueError, TypeError, OverflowError):  # a field is missing, or not a number
-            malformed += 1
-    if not events.is_trace:
-        raise ProfileError(f"{shown} is not a chrome trace: it has no list 'traceEvents'; give the profiler's file")
-    warnings = []
-    if events.damaged or not events.is_complete:
-        what = "is truncated" if not events.is_complete else "is damaged"
-        more = f" and {events.damaged} damaged places were skipped" if events.damaged else ""
-        warnings.append(f"the trace {what}: {count} complete events were read{more}")
+    for text in slices:
+        events, before = EventStream(text), count
+        for event in events:
+            count += 1
+            try:
+                trace.add(event)
+            except (KeyError, ValueError, TypeError, ArithmeticError):  # a field is missing, or not a number
+                malformed += 1
+        if not events.is_trace:
+            raise ProfileError(f"{shown} is not a chrome trace: it has no list 'traceEvents'; give the profiler's file")
+        if events.damaged or not events.is_complete:
+            what = "is truncated" if not events.is_complete else "is damaged"
+            more = f" and {events.damaged} damaged places were skipped" if events.damaged else ""
+            left_out.say(f"the trace {what}: {count - before} complete events were read{more}", lost=events.damaged)
     if malformed:
-        warnings.append(f"{malformed} of {count} events have no valid time and were left out")
-    source, frame = _kernels(trace)
-    _mark_steps(frame, trace)
-    return KernelTable(
-        complete(frame, repeating="type" if source == "npu_trace" else "name"),
-        source,
-        bool((frame["step"] != NO_STEP).any()),
-        tuple(warnings),
-    )
+        left_out.say(f"{malformed} of {count} events have no valid time and were left out", lost=malformed)
+    source, frame = _kernels(trace, left_out)
+    _mark_steps(frame, trace, left_out)
+    return complete(frame, source, left_out)
 
 
-def _kernels(trace: _Trace) -> tuple[str, pd.DataFrame]:
+def _kernels(trace: _Trace, left_out: LeftOut) -> tuple[str, pd.DataFrame]:
     if trace.gpu.name:
-        frame = trace.gpu.frame()
-        frame["type"] = _types(frame["name"], type_of_gpu_name)
-        return "gpu_trace", frame
-    if trace.npu.name or trace.collectives.name:
-        frame = _npu_kernels(trace)
-        frame["type"] = _types(frame["name"], type_of_npu_name)
-        return "npu_trace", frame
-    frame = _cpu_kernels(trace.cpu.frame())
-    frame["type"] = frame["name"]
-    return "cpu_trace", frame
+        source, frame = "gpu_trace", trace.gpu.frame()
+    elif trace.npu.name or trace.collectives.name:
+        source, frame = "npu_trace", _npu_kernels(trace, left_out)
+    else:
+        source, frame = "cpu_trace", trace.cpu.frame()
+    frame["device"] = _told_apart(frame, left_out)
+    frame = only_kernels(_cpu_kernels(frame) if source == "cpu_trace" else frame, left_out, "events")
+    rules: dict[str, Callable[[str], str]] = {"gpu_trace": type_of_gpu_name, "npu_trace": type_of_npu_name}
+    types = {name: rules.get(source, str)(name) for name in frame["name"].unique()}
+    return source, frame.assign(type=frame["name"].map(types))
 
 
-def _npu_kernels(trace: _Trace) -> pd.DataFrame:
+def _told_apart(frame: pd.DataFrame, left_out: LeftOut) -> "pd.Series[str]":
+    """Return the devices; those of several processes with one number are several: the trace is merged from hosts'."""
+    of_kernels = frame[["device", "pid"]].drop_duplicates()
+    shared = set(of_kernels.loc[of_kernels["device"].duplicated(), "device"]) - {"cpu"}
+    if shared:
+        left_out.say(
+            f"{len(shared)} device numbers occur in several processes, as in merged traces: told apart by these"
+        )
+    return frame["device"].where(~frame["device"].isin(shared), frame["device"] + _OF_PROCESS + frame["pid"])
+
+
+def _npu_kernels(trace: _Trace, left_out: LeftOut) -> pd.DataFrame:
     kernels, collectives = trace.npu.frame(), trace.collectives.frame()
+    of_host = [pid in trace.names and not _NPU_PROCESS.search(trace.names[pid]) for pid in collectives["pid"]]
+    collectives = collectives[~np.array(of_host, dtype=bool)]
     if len(collectives):  # collectives that run on vector cores are recorded as both
         by_name = {name: is_communication(name) for name in kernels["name"].unique()}
         kernels = kernels[~kernels["name"].map(by_name).astype(bool)]
     # One process for each device and kind of lane; labels give the device if there are several.
-    labels = {str(pid): numbers[0] for pid, label in trace.labels.items() if (numbers := re.findall(r"\d+", label))}
-    pids = dict.fromkeys(kernels["device"])
+    pids = list(dict.fromkeys(kernels["pid"])) or list(dict.fromkeys(collectives["pid"]))
+    labels = {pid: numbers[0] for pid, label in trace.labels.items() if (numbers := re.findall(r"\d+", label))}
     devices = {pid: labels.get(pid, str(index)) for index, pid in enumerate(pids)}
-    only = next(iter(devices.values()), "0") if len(devices) <= 1 else None
-    kernels = kernels.assign(device=kernels["device"].map(devices))
-    collectives["device"] = [only or labels.get(pid, "0") for pid in collectives["device"]]
-    return pd.concat([kernels, collectives], ignore_index=True)
+    owners = {pid: _owner(pid, devices, labels) for pid in collectives["pid"].unique()}
+    kernels = pd.concat([kernels, collectives.assign(pid=collectives["pid"].map(owners))], ignore_index=True)
+    if nobody := int(kernels["pid"].isna().sum()):
+        left_out.say(f"{nobody} collectives of an unknown device were left out", lost=nobody, forbids=True)
+        kernels = kernels[kernels["pid"].notna()]
+    return kernels.assign(device=kernels["pid"].map(devices))
+
+
+def _owner(pid: str, devices: Mapping[str, str], labels: Mapping[str, str]) -> str | None:
+    """Return the process of the device to which collectives of process ``pid`` belong; None if that is unknown.
+
+    A process of msprof's has the program's number above its lowest 10 bits, and the device in its lowest 5.
+    """
+    if len(devices) == 1 or pid in devices:
+        return pid if pid in devices else next(iter(devices))
+    same = [other for other, device in devices.items() if pid not in labels or labels[pid] == device]
+    for numbers in (lambda _: 0, lambda number: (number >> 10, number & 31), lambda number: number >> 10):
+        alike = [other for other in same if numbers(_integer(other)) == numbers(_integer(pid))]
+        if len(alike) == 1:
+            return alike[0]
+    return None
+
+
+def _integer(pid: str) -> int:
+    return int(pid) if pid.isdecimal() else -1
 
 
 def _cpu_kernels(frame: pd.DataFrame) -> pd.DataFrame:
@@ -231,17 +278,27 @@ def _parents(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
     return parents
 
 
-def _mark_steps(frame: pd.DataFrame, trace: _Trace) -> None:
+def _mark_steps(frame: pd.DataFrame, trace: _Trace, left_out: LeftOut) -> None:
     """Fill in ``step``: a kernel belongs to the step that launched it, else to the one in which it started."""
     started = frame["start_ns"].to_numpy()
-    launched = np.array([trace.launches.get(launch, -1) for launch in frame.pop("launch")], dtype=np.int64)
-    host, gpu = trace.steps.get("host", []), trace.steps.get("gpu", [])
-    by_start = _step_at(started, gpu or host)
-    frame["step"] = np.where(launched >= 0, _step_at(launched, host), by_start) if host else by_start
+    launched = np.array([trace.launches.get(launch, 0) for launch in frame.pop("launch")], dtype=np.int64)
+    host = [mark for marks in trace.host_marks.values() for mark in marks]
+    if host and (len(trace.host_marks) > 1 or frame["device"].str.contains(_OF_PROCESS).any()):
+        left_out.say("the marks of steps of several hosts or processes cannot be told apart and are not used")
+        host = []
+    by_start = _step_at(started, host)
+    for pid in frame["pid"].unique() if trace.gpu_marks else ():
+        rows = (frame["pid"] == pid).to_numpy()
+        marks = trace.gpu_marks.get(pid) or [mark for marks in trace.gpu_marks.values() for mark in marks]
+        by_start[rows] = _step_at(started[rows], marks)
+    known = launched > 0
+    if host and not known.all() and not trace.gpu_marks and not trace.cpu.name:
+        left_out.say(f"{(~known).sum()} of {len(frame)} kernels have no known launch: their step is by their start")
+    frame["step"] = np.where(known, _step_at(launched, host), by_start) if host else by_start
     frame["wait_us"], frame["blocks"] = np.nan, np.nan
 
 
-def _step_at(times_ns: npt.NDArray[np.int64], steps: Iterable[tuple[int, int, int]]) -> npt.NDArray[np.int64]:
+def _step_at(times_ns: npt.NDArray[np.int64], steps: Iterable[Mark]) -> npt.NDArray[np.int64]:
     ordered = sorted(steps)
     if not ordered:
         return np.full(len(times_ns), NO_STEP)
@@ -249,10 +306,6 @@ def _step_at(times_ns: npt.NDArray[np.int64], steps: Iterable[tuple[int, int, in
     place = np.searchsorted(starts, times_ns, side="right") - 1
     inside = (place >= 0) & (times_ns < ends[np.maximum(place, 0)])
     return np.where(inside, numbers[np.maximum(place, 0)], NO_STEP)
-
-
-def _types(names: "pd.Series[str]", rule: Any) -> "pd.Series[str]":
-    return names.map({name: rule(name) for name in names.unique()})
 
 
 def type_of_gpu_name(name: str) -> str:
@@ -266,27 +319,3 @@ def type_of_gpu_name(name: str) -> str:
     words = short.partition("(")[0].split()
     parts = (words[-1] if words else name).split("::")
     return "::".join(parts[-2:]) if parts[-1] in ("kernel", "Kernel") else parts[-1]
-
-
-def _number_of(launch: Any) -> int:
-    """Return the number that connects a kernel with its launch; -1 if it is none."""
-    return launch if isinstance(launch, int) and 0 <= launch <= MAX_NS else -1
-
-
-def _nanoseconds(microseconds: str | float) -> int:
-    """Return a timestamp in nanoseconds; text has the digits that a float would lose.
-
-    Raises:
-        ValueError, TypeError, OverflowError: it is no number, or not a time of the last or next century.
-    """
-    if isinstance(microseconds, str):
-        whole, _, fraction = microseconds.strip().partition(".")
-        if fraction.isdecimal() or not fraction:
-            exact = int(whole) * 1000 + int((fraction + "000")[:3])
-        else:
-            exact = round(float(microseconds) * 1000)
-    else:
-        exact = round(microseconds * 1000)
-    if abs(exact) > MAX_NS:
-        raise OverflowError
-    return exact
