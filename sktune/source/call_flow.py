@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 import libcst as cst
 import libcst.matchers as m
@@ -64,10 +66,12 @@ class Follower:
     """
 
     def __init__(self, classes: Mapping[str, ModuleClass], units: Sequence[str], n_layers: int, known: Known) -> None:
-        self._classes, self._units, self._n_layers, self._known = classes, tuple(units), n_layers, known
+        self._classes, self._n_layers, self._known = classes, n_layers, known
+        self._below = _below(units)
         self._children = {name: each.children(tuple(classes)) for name, each in classes.items()}
         self._depth = 0
         self._of_layers: set[str] = set()
+        self._truths: dict[tuple[Any, ...], bool | None] = {}
         self.modules: dict[str, tuple[str, ...]] = {}
 
     def follow(self, root: ModuleClass, method: str) -> Run | None:
@@ -117,7 +121,7 @@ class Follower:
         if isinstance(node, cst.If):
             return any(self._may_leave(body, here) for body in self._taken(node, here) if body)
         if isinstance(node, cst.For | cst.While):
-            return bool(m.findall(node.body, m.Return()))
+            return _has_return(node.body)
         if isinstance(node, cst.With | cst.Try | cst.IndentedBlock):
             inside = node.body.body if not isinstance(node, cst.IndentedBlock) else node.body
             return any(self._may_leave(each, here) for each in inside)
@@ -135,26 +139,27 @@ class Follower:
                 yield from self._calls(item, here)
             yield from _inside([self._suite(node.body, here)])
         elif isinstance(node, cst.While):
-            yield from _inside([self._suite(node.body, _repeated(here))])
+            yield from _inside([self._suite(node.body, _repeated(here))], is_certain=False)
         elif isinstance(node, cst.Try):
             yield from _inside([self._suite(node.body, here)])
         elif not isinstance(node, cst.FunctionDef | cst.ClassDef):
             yield from self._calls(node, here)
 
     def _branches(self, node: cst.If, here: _Context) -> Iterator[Step]:
-        runs = [self._suite(body, here) for body in self._taken(node, here) if body is not None]
+        taken = self._taken(node, here)
+        runs = [self._suite(body, here) for body in taken if body is not None]
         firsts = frozenset().union(*(run.firsts for run in runs))
         lasts = frozenset().union(*(run.lasts for run in runs))
         if firsts:
             exits = frozenset().union(*(run.lasts if _leaves(run.suite) else run.exits for run in runs))
-            yield Step(firsts, lasts, tuple(runs), exits)
+            yield Step(firsts, lasts, tuple(runs), exits, is_certain=len(taken) == 1)
 
     def _taken(self, node: cst.If, here: _Context) -> list[cst.BaseSuite | None]:
         """Return the branches that a decode step may take; None for "none of them"."""
         taken: list[cst.BaseSuite | None] = []
         other: cst.If | cst.Else | None = node
         while isinstance(other, cst.If):
-            holds = truth(other.test, self._place(here))
+            holds = self._truth(other.test, here)
             if holds is not False:
                 taken.append(other.body)
             if holds:
@@ -162,19 +167,30 @@ class Follower:
             other = other.orelse
         return [*taken, other.body if other else None]
 
-    def _place(self, here: _Context) -> Place:
-        owner = here.function.owner
-        numbers: dict[str, int] = dict(here.numbers)
-        if here.layer is not None and owner.name in self._of_layers:
-            numbers |= {name: here.layer for name in LAYER_INDEX if name in owner.parameters}
-        return Place(self._known, owner, numbers, here.function.node)
+    def _truth(self, test: cst.BaseExpression, here: _Context, *, in_init: bool = False) -> bool | None:
+        """Return whether a condition holds, in the function or in its class's ``__init__``; None if not known.
+
+        All layers share the answer if it reads no number.
+        """
+        owner, function = here.function.owner, None if in_init else here.function.node
+        own = here.layer if owner.name in self._of_layers else None
+        made_with = _Numbers({name: own for name in LAYER_INDEX if name in owner.parameters} if own is not None else {})
+        names = made_with if in_init else _Numbers({**here.numbers, **made_with})
+        key = (test, owner.name, function, *names)
+        alone = (*key, *names.values(), own)
+        known = next((each for each in (key, alone) if each in self._truths), None)
+        if known is None:
+            holds = truth(test, Place(self._known, owner, names, function, made_with))
+            known = alone if names.was_read or made_with.was_read else key
+            self._truths[known] = holds
+        return self._truths[known]
 
     def _loop(self, node: cst.For, here: _Context) -> Iterator[Step]:
         over = self._list_of(node, here)
         path, counter = over.path, over.counter
         count = self._length(node, path, here) if path else 0
         if path is None or not count:
-            yield from _inside([self._suite(node.body, _repeated(here))])
+            yield from _inside([self._suite(node.body, _repeated(here))], is_certain=False)
             return
         index = counter
         if of_layers := here.layer is None:
@@ -195,8 +211,7 @@ class Follower:
 
     def _length(self, node: cst.For, path: str, here: _Context) -> int:
         """Return how often a loop over the list ``path`` runs; 0 if the list has none of the units."""
-        units = [unit.removeprefix(f"{path}.") for unit in self._units if unit.startswith(f"{path}.")]
-        if not units:
+        if path not in self._below:
             return 0
         if here.layer is None:
             return self._n_layers
@@ -205,8 +220,7 @@ class Follower:
             count = cst.ensure_type(node.iter.args[0].value, cst.Integer).evaluated_value
             if count <= MAX_LAYERS:
                 return int(count)
-        numbers = [unit.partition(".")[0] for unit in units]
-        return max(int(number) for number in numbers if number.isdigit()) + 1
+        return max((int(number) for number in self._below[path] if number.isdigit()), default=-1) + 1
 
     def _own_number(self, element: str | None, classes: Sequence[str]) -> str | None:
         """Return the expression of the number that a layer knows itself."""
@@ -227,7 +241,7 @@ class Follower:
         if m.matches(iterated, m.Call(func=m.Name("range"))) and isinstance(target, cst.Name):
             lists = m.findall(node.body, m.Subscript(slice=[m.SubscriptElement(m.Index(m.Name(target.value)))]))
             paths = [self._list_path(indexed.value, here) for indexed in lists if isinstance(indexed, cst.Subscript)]
-            of_units = [path for path in paths if path and any(unit.startswith(f"{path}.") for unit in self._units)]
+            of_units = [path for path in paths if path and path in self._below]
             if of_units:
                 return _Iterated(of_units[0], None, target.value)
         if isinstance(target, cst.Name):
@@ -262,11 +276,10 @@ class Follower:
     ) -> Mapping[str, str]:
         """Return the local names that a statement binds to paths: ``layer = self.layers[i]``."""
         bound: dict[str, str] = {}
-        for assigned in m.findall(node, m.Assign()) if isinstance(node, cst.SimpleStatementLine) else ():
-            assert isinstance(assigned, cst.Assign)
-            path = path_of(assigned.value, here)
-            if path and isinstance(target := assigned.targets[0].target, cst.Name):
-                bound[target.value] = path
+        for assigned in node.body if isinstance(node, cst.SimpleStatementLine) else ():
+            if isinstance(assigned, cst.Assign) and isinstance(target := assigned.targets[0].target, cst.Name):
+                if path := path_of(assigned.value, here):
+                    bound[target.value] = path
         return bound
 
     def _calls(self, node: cst.CSTNode, here: _Context) -> Iterator[Step]:
@@ -299,8 +312,10 @@ class Follower:
     def _module(self, path: str, method: str, here: _Context) -> Step | None:
         """Return the step of a submodule: followed if scopes begin or end inside it, else as one unit."""
         classes = self._classes_at(path, here)
+        if classes is None:
+            return None
         self.modules[path] = tuple(each.name for each in classes)
-        if not any(unit.startswith(path + ".") for unit in self._units):
+        if path not in self._below:
             return Step(frozenset({path}), frozenset({path}))
         inside = replace(here, prefix=path + ".")
         methods = [self._method(owner, method, inside) for owner in classes]
@@ -308,12 +323,59 @@ class Follower:
         if not runs:
             return Step(frozenset({path}), frozenset({path}))
         firsts = frozenset().union(*(run.firsts for run in runs))
-        return Step(firsts, frozenset().union(*(run.lasts for run in runs)), tuple(runs))
+        lasts = frozenset().union(*(run.lasts for run in runs))
+        return Step(firsts, lasts, tuple(runs), is_certain=len(classes) == 1)
 
-    def _classes_at(self, path: str, here: _Context) -> list[ModuleClass]:
-        """Return the possible classes of a submodule of the module ``here``, or of an element of its lists."""
-        name = path.removeprefix(here.prefix).partition(".")[0]
-        return [self._classes[each] for each in self._children[here.function.owner.name][name].classes]
+    def _classes_at(self, path: str, here: _Context) -> list[ModuleClass] | None:
+        """Return the possible classes of a submodule of the module ``here``, or of an element of its lists.
+
+        None if ``__init__`` does not make it in this layer.
+        """
+        owner, name = here.function.owner, path.removeprefix(here.prefix).partition(".")[0]
+        child = self._children[owner.name][name]
+        if child.is_list:
+            return [self._classes[each] for each in child.classes]
+        made = [
+            value for each in owner.assigned[name] if self._is_made(each, here) for value in self._chosen(each, here)
+        ]
+        called = [last_name(call.func) for value in made for call in calls_in(value)]
+        names = dict.fromkeys(each for each in called if each in child.classes)
+        exists = any(not m.matches(value, m.Name("None")) for value in made)
+        return [self._classes[each] for each in names] if exists else None
+
+    def _is_made(self, value: cst.BaseExpression, here: _Context) -> bool:
+        tests = here.function.owner.conditions.get(value, ())
+        return all(self._truth(test, here, in_init=True) in (None, wanted) for test, wanted in tests)
+
+    def _chosen(self, value: cst.BaseExpression, here: _Context) -> Iterator[cst.BaseExpression]:
+        """Yield what ``a if test else b`` may be."""
+        if not isinstance(value, cst.IfExp):
+            yield value
+            return
+        holds = self._truth(value.test, here, in_init=True)
+        yield from self._chosen(value.body, here) if holds is not False else ()
+        yield from self._chosen(value.orelse, here) if not holds else ()
+
+
+class _Numbers(dict[str, int]):
+    """Values of names, and whether one of them was read."""
+
+    was_read = False
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        self.was_read = self.was_read or found
+        return found
+
+
+def _below(units: Sequence[str]) -> Mapping[str, set[str]]:
+    """Return the modules around units, each with the names of what leads to these in it."""
+    below: dict[str, set[str]] = {}
+    for unit in units:
+        parts = unit.split(".")
+        for count in range(1, len(parts)):
+            below.setdefault(".".join(parts[:count]), set()).add(parts[count])
+    return below
 
 
 def _repeated(here: _Context) -> _Context:
@@ -327,6 +389,11 @@ def _leaves(body: cst.BaseSuite) -> bool:
     return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Return | cst.Raise)
 
 
+@lru_cache(maxsize=1 << 12)
+def _has_return(body: cst.BaseSuite) -> bool:
+    return bool(m.findall(body, m.Return()))
+
+
 def _number(index: cst.BaseSlice, numbers: Mapping[str, int]) -> int | None:
     if not isinstance(index, cst.Index):
         return None
@@ -337,9 +404,9 @@ def _of_run(run: Run | None) -> Step | None:
     return Step(run.firsts, run.lasts, (run,)) if run and run.firsts else None
 
 
-def _inside(runs: Sequence[Run]) -> Iterator[Step]:
+def _inside(runs: Sequence[Run], *, is_certain: bool = True) -> Iterator[Step]:
     """Yield one step for consecutive runs, if any of them runs a module."""
     running = [run for run in runs if run.firsts]
     if running:
         exits = frozenset().union(*(run.exits for run in running))
-        yield Step(running[0].firsts, running[-1].lasts, tuple(runs), exits)
+        yield Step(running[0].firsts, running[-1].lasts, tuple(runs), exits, is_certain=is_certain)

@@ -136,7 +136,7 @@ def _refuse_changed_names(header: ScopeHeader, statements: Sequence[cst.BaseStat
     if changed := sorted(names & assigned - {"self"}):
         function = header.block.function
         raise PlanError(
-            f"{function.owner.name}.{function.node.name.value} assigns {changed[0]!r} within the scope "
+            f"{function.name} assigns {changed[0]!r} within the scope "
             f"{header.label}, whose condition or label depends on it; assign another name there"
         )
 
