@@ -9,9 +9,9 @@ import libcst as cst
 import libcst.matchers as m
 
 from sktune.core.plan_file import MAX_LAYERS
-from sktune.source.classes import LAYER_INDEX, ModuleClass, attribute_of_self, calls_in, last_name
+from sktune.source.classes import LAYER_INDEX, ModuleClass, argument_of, attribute_of_self, calls_in, last_name
 from sktune.source.runs import Function, Run, Statement, Step, Turn
-from sktune.source.values import Known, Place, truth
+from sktune.source.values import Known, Place, evaluate, truth_of
 
 MAX_DEPTH = 40
 
@@ -24,6 +24,7 @@ class _Context:
         names: local names of modules.
         parts: local names of parts of lists of modules, with the path of the list.
         numbers: local names of numbers.
+        made_with: arguments of the module's ``__init__``, as far as they are known.
     """
 
     function: Function
@@ -33,6 +34,7 @@ class _Context:
     names: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
+    made_with: Mapping[str, Any] = field(default_factory=dict)
     turn: Turn | None = None
     is_repeated: bool = False
 
@@ -70,8 +72,8 @@ class Follower:
         self._below = _below(units)
         self._children = {name: each.children(tuple(classes)) for name, each in classes.items()}
         self._depth = 0
-        self._of_layers: set[str] = set()
-        self._truths: dict[tuple[Any, ...], bool | None] = {}
+        self._layer_lists: set[str] = set()
+        self._values: dict[tuple[Any, ...], Any] = {}
         self.modules: dict[str, tuple[str, ...]] = {}
 
     def follow(self, root: ModuleClass, method: str) -> Run | None:
@@ -168,22 +170,22 @@ class Follower:
         return [*taken, other.body if other else None]
 
     def _truth(self, test: cst.BaseExpression, here: _Context, *, in_init: bool = False) -> bool | None:
-        """Return whether a condition holds, in the function or in its class's ``__init__``; None if not known.
+        """Return whether a condition holds, in the function or in its class's ``__init__``; None if not known."""
+        return truth_of(self._value(test, here, in_init=in_init))
 
-        All layers share the answer if it reads no number.
-        """
+    def _value(self, node: cst.BaseExpression, here: _Context, *, in_init: bool = False) -> Any:
+        """Return the value of an expression; all modules share it if it depends on none of their arguments."""
         owner, function = here.function.owner, None if in_init else here.function.node
-        own = here.layer if owner.name in self._of_layers else None
-        made_with = _Numbers({name: own for name in LAYER_INDEX if name in owner.parameters} if own is not None else {})
-        names = made_with if in_init else _Numbers({**here.numbers, **made_with})
-        key = (test, owner.name, function, *names)
-        alone = (*key, *names.values(), own)
-        known = next((each for each in (key, alone) if each in self._truths), None)
+        made_with = _Noted(here.made_with)
+        names = made_with if in_init else _Noted(here.numbers)
+        key = (node, owner.name, function, *names, *made_with)
+        alone = (*key, *names.values(), *made_with.values())
+        known = next((each for each in (key, alone) if each in self._values), None)
         if known is None:
-            holds = truth(test, Place(self._known, owner, names, function, made_with))
+            value = evaluate(node, Place(self._known, owner, names, function, made_with))
             known = alone if names.was_read or made_with.was_read else key
-            self._truths[known] = holds
-        return self._truths[known]
+            self._values[known] = value
+        return self._values[known]
 
     def _loop(self, node: cst.For, here: _Context) -> Iterator[Step]:
         over = self._list_of(node, here)
@@ -195,7 +197,7 @@ class Follower:
         index = counter
         if of_layers := here.layer is None:
             classes = self._children[here.function.owner.name][path.removeprefix(here.prefix)].classes
-            self._of_layers |= set(classes)
+            self._layer_lists.add(path)
             index = counter or self._own_number(over.element, classes)
         runs = []
         for number in range(count):
@@ -277,9 +279,9 @@ class Follower:
         """Return the local names that a statement binds to paths: ``layer = self.layers[i]``."""
         bound: dict[str, str] = {}
         for assigned in node.body if isinstance(node, cst.SimpleStatementLine) else ():
-            if isinstance(assigned, cst.Assign) and isinstance(target := assigned.targets[0].target, cst.Name):
-                if path := path_of(assigned.value, here):
-                    bound[target.value] = path
+            target = assigned.targets[0].target if isinstance(assigned, cst.Assign) else None
+            if isinstance(target, cst.Name) and (path := path_of(assigned.value, here)):
+                bound[target.value] = path
         return bound
 
     def _calls(self, node: cst.CSTNode, here: _Context) -> Iterator[Step]:
@@ -311,37 +313,46 @@ class Follower:
 
     def _module(self, path: str, method: str, here: _Context) -> Step | None:
         """Return the step of a submodule: followed if scopes begin or end inside it, else as one unit."""
-        classes = self._classes_at(path, here)
-        if classes is None:
+        makers = self._makers(path, here)
+        if makers is None:
             return None
-        self.modules[path] = tuple(each.name for each in classes)
+        self.modules[path] = tuple(makers)
         if path not in self._below:
             return Step(frozenset({path}), frozenset({path}))
-        inside = replace(here, prefix=path + ".")
-        methods = [self._method(owner, method, inside) for owner in classes]
-        runs = [run for run in methods if run and run.firsts]
+        runs = []
+        for owner, calls in ((self._classes[name], calls) for name, calls in makers.items()):
+            inside = replace(here, prefix=path + ".", made_with=self._arguments(owner, calls, path, here))
+            if (run := self._method(owner, method, inside)) and run.firsts:
+                runs.append(run)
         if not runs:
             return Step(frozenset({path}), frozenset({path}))
         firsts = frozenset().union(*(run.firsts for run in runs))
         lasts = frozenset().union(*(run.lasts for run in runs))
-        return Step(firsts, lasts, tuple(runs), is_certain=len(classes) == 1)
+        return Step(firsts, lasts, tuple(runs), is_certain=len(makers) == 1)
 
-    def _classes_at(self, path: str, here: _Context) -> list[ModuleClass] | None:
-        """Return the possible classes of a submodule of the module ``here``, or of an element of its lists.
+    def _makers(self, path: str, here: _Context) -> Mapping[str, Sequence[cst.Call]] | None:
+        """Return the possible classes of a submodule, or of an element of its lists, each with the calls that make it.
 
         None if ``__init__`` does not make it in this layer.
         """
         owner, name = here.function.owner, path.removeprefix(here.prefix).partition(".")[0]
         child = self._children[owner.name][name]
         if child.is_list:
-            return [self._classes[each] for each in child.classes]
-        made = [
-            value for each in owner.assigned[name] if self._is_made(each, here) for value in self._chosen(each, here)
-        ]
-        called = [last_name(call.func) for value in made for call in calls_in(value)]
-        names = dict.fromkeys(each for each in called if each in child.classes)
+            return {each: owner.made.get(each, ()) for each in child.classes}
+        assigned = [value for value in owner.assigned[name] if self._is_made(value, here)]
+        made = [value for each in assigned for value in self._chosen(each, here)]
+        calls = [call for value in made for call in calls_in(value)]
+        makers = {each: [call for call in calls if last_name(call.func) == each] for each in child.classes}
         exists = any(not m.matches(value, m.Name("None")) for value in made)
-        return [self._classes[each] for each in names] if exists else None
+        return {each: called for each, called in makers.items() if called} if exists else None
+
+    def _arguments(self, made: ModuleClass, calls: Sequence[cst.Call], path: str, here: _Context) -> dict[str, Any]:
+        """Return the arguments of a submodule's ``__init__``, as far as they are known."""
+        given = {name: argument_of(calls[0], made, name) for name in made.parameters} if len(calls) == 1 else {}
+        values = {name: self._value(node, here, in_init=True) for name, node in given.items() if node is not None}
+        known = {name: value for name, value in values.items() if isinstance(value, bool | int | float | str | None)}
+        of_layers = path.rpartition(".")[0] in self._layer_lists
+        return known | ({name: here.layer for name in LAYER_INDEX if name in made.parameters} if of_layers else {})
 
     def _is_made(self, value: cst.BaseExpression, here: _Context) -> bool:
         tests = here.function.owner.conditions.get(value, ())
@@ -357,7 +368,7 @@ class Follower:
         yield from self._chosen(value.orelse, here) if not holds else ()
 
 
-class _Numbers(dict[str, int]):
+class _Noted(dict[str, Any]):
     """Values of names, and whether one of them was read."""
 
     was_read = False

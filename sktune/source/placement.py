@@ -177,10 +177,10 @@ def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, 
                     modules = {prefix + path: each for path, each in follower.modules.items()}
                     everywhere = Follower(classes, _in_all_layers(local, n_layers), n_layers, known)
                     return _DecodeStep(_renamed(run, prefix), modules, _layers(everywhere.follow(owner, method)))
-                missing = next(unit for unit in local if unit not in called)
+                missing, name = next(each for each in zip(local, units, strict=True) if each[0] not in called)
                 keys = {LAYER.sub("", unit, count=1) for unit in called}
                 elsewhere = ", which runs in other layers" if LAYER.sub("", missing, count=1) in keys else ""
-                best = max(best, (len(called & set(local)), prefix + missing, elsewhere))
+                best = max(best, (len(called & set(local)), name, elsewhere))
     raise PlanError(
         f"no class runs the plan's units; the closest one never calls {best[1]!r} by name{best[2]}; "
         "apply the plan in Python: sktune.apply(model, plan)"

@@ -128,7 +128,7 @@ class CallTree:
             if any(each.may_leave for each in run.statements[:index]):
                 return f"{run.function.name} may return before"
             if step and not step.is_certain:
-                return f"only one of them is in a branch of {run.function.name}"
+                return f"a branch or a loop of {run.function.name} has only its begin or only its end"
         return ""
 
     def innermost(self, unit: str, side: int) -> Run | None:
@@ -150,18 +150,15 @@ def places_of(scope: Scope, calls: CallTree, *, in_calls: bool) -> tuple[Place, 
     place, is_called = calls.place(scope)
     if place:
         return place, None
-    obstacle = _obstacle(scope, calls, is_called=is_called)
-    if in_calls:
-        reasons = []
-        for begin in calls.edges(scope.first, -1):
-            for end in calls.edges(scope.last, 1):
-                reasons.append(calls.obstacle(begin, end))
-                if not reasons[-1]:
-                    return begin, end
-        obstacle = ", and ".join([obstacle, *reasons[:1]])
-    else:
-        obstacle += "; start the program with the plan instead, which needs no edit (sktune.launch)"
-    raise PlanError(f"scope {scope.label!r} cannot be expressed in this file: {obstacle}")
+    ways = [(begin, end) for begin in calls.edges(scope.first, -1) for end in calls.edges(scope.last, 1)]
+    obstacles = [calls.obstacle(begin, end) for begin, end in ways]
+    if in_calls and "" in obstacles:
+        return ways[obstacles.index("")]
+    reason = _obstacle(scope, calls, is_called=is_called)
+    reason = ", and ".join(filter(None, (reason, *obstacles[:1])))
+    if not in_calls:
+        reason += "; start the program with the plan instead, which needs no edit (sktune.launch)"
+    raise PlanError(f"scope {scope.label!r} cannot be expressed in this file: {reason}")
 
 
 def _layer_of(unit: str) -> str:
@@ -187,7 +184,7 @@ def _obstacle(scope: Scope, calls: CallTree, *, is_called: bool) -> str:
         return f"it begins in one iteration of the loop over layers in {function.name} and ends in a later one"
     if begin.turn != end.turn:
         return f"it begins in one iteration of the loop inside the layer in {function.name} and ends in a later one"
-    return f"no list of statements in {function.name} begins with the first of its units and ends with the last"
+    return f"no list of statements in {function.name} has both its first and its last unit"
 
 
 def contains(node: cst.CSTNode, part: cst.CSTNode) -> bool:

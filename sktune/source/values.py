@@ -79,7 +79,11 @@ class Place:
 
 def truth(node: cst.BaseExpression, place: Place, depth: int = 0) -> bool | None:
     """Return whether a condition holds in a decode step; None if that is not known."""
-    value = evaluate(node, place, depth)
+    return truth_of(evaluate(node, place, depth))
+
+
+def truth_of(value: Any) -> bool | None:
+    """Return whether a value counts as true; None if it is not known."""
     if isinstance(value, _Part):
         return bool(value.values) or None
     return None if value is UNKNOWN else bool(value)

@@ -186,12 +186,13 @@ def test_scopes_over_two_layers_have_a_label_each(marks: list[str]) -> None:
     assert 'super_kernel_scope_end(f"mlp_to_self_attn_{self.layer_idx - 1}")' in source
 
 
-def test_a_scope_whose_end_may_not_be_reached_is_refused() -> None:
-    """A return before it, in the function where it would end, leaves the scope open."""
+@pytest.mark.parametrize("early", [False, True])
+def test_an_end_that_may_not_be_reached_is_moved_out(early: bool, marks: list[str]) -> None:
+    """A return before it, in the function where it would end, would leave the scope open: it ends in the caller."""
     plan = Plan((Scope("model.layers.0.self_attn", "model.layers.1.mlp"),))
     text = MODEL.replace("BODY", BODIES["early return"])
-    with pytest.raises(PlanError, match=r"ends in a later one, and DecoderLayer\.forward may return before"):
-        rewrite(text, plan, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED)
+    ran(rewrite(text, plan, 2, "executor.utils", flavour=ScopeFlavour.CAPTURED).text, is_prefill=False, early=early)
+    assert [mark.partition(" ")[0] for mark in marks] == ["begin", "end"]
     with pytest.raises(PlanError, match=r"start the program with the plan instead, which needs no edit"):
         rewrite(MODEL.replace("BODY", BODIES["name returned"]), plan, 3, "executor.utils")
 
