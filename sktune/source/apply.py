@@ -16,7 +16,7 @@ from sktune.core.plan_file import PlanFile
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source import edits
 from sktune.source.captured_mode import draft_notes, option_notes
-from sktune.source.carry import UNIT, Carried, carry, kinds_of_text, own_kinds
+from sktune.source.carry import UNIT, Carried, carry, kept, kinds_of_text, own_kinds
 from sktune.source.classes import classes_of, parsed
 from sktune.source.codemod import Rewritten, rewrite
 from sktune.source.edits import Change
@@ -25,7 +25,9 @@ from sktune.source.own_configuration import OwnConfiguration, own_configuration
 from sktune.source.values import Known
 from sktune.source.yaml_flag import (
     CAPTURED_MODE,
+    FLAG,
     NEEDED_MODE,
+    PARENTS,
     check_mode,
     has_flag,
     mode_of,
@@ -186,6 +188,8 @@ def _carried(plan: Plan, plan_file: PlanFile, source: str, own: OwnConfiguration
         raise PlanError(f"the plan file has layers: {plan_file.layers}, but kinds of {len(kinds)}; correct one of them")
     classes = classes_of(parsed(source))
     of_own = own_kinds(classes, plan, Known({}, own.values), own.n_layers)
+    if own.is_default:
+        return kept(plan, kinds or ["any"] * plan_file.layers, of_own, own.n_layers, own.source)
     return carry(
         plan,
         kinds or ["any"] * plan_file.layers,
@@ -204,11 +208,17 @@ def only_yaml(folder: Path, original: Read = edits.read_text) -> Path:
     """
     paths = sorted((*folder.rglob("*.yaml"), *folder.rglob("*.yml")))
     candidates = [path for path in paths if not _is_hidden(path, folder) and has_flag(original(path))]
-    if len(candidates) != 1:
-        names = ", ".join(path.relative_to(folder).as_posix() for path in candidates[:4]) or "none"
+    if not paths:
         raise BadInputError(
-            f"exactly one YAML file must enable scopes, but {len(candidates)} in {folder} can ({names}); "
-            "name it with --yaml"
+            f"{folder} has no YAML file, in which `{FLAG}: True` would turn scopes on; give --to the folder that has "
+            "both the source and its YAML, or apply the plan in Python: sktune.apply(model, plan)"
+        )
+    if len(candidates) != 1:
+        several = f"{len(candidates)} in {folder} have" if candidates else f"none of the {len(paths)} in {folder} has"
+        names = ", ".join(path.relative_to(folder).as_posix() for path in (candidates or paths)[:4])
+        raise BadInputError(
+            f"one YAML file must turn scopes on, and {several} {FLAG} or {' or '.join(PARENTS)} ({names}); "
+            "name the one that the program reads with --yaml"
         )
     return candidates[0]
 

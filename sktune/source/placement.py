@@ -162,13 +162,14 @@ def _refuse_shared(members: Sequence[tuple[Scope, Place]], modules: Modules) -> 
 def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> _DecodeStep:
     units = list(dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last)))
     best: tuple[int, str, str] = (0, units[0], "")
-    for prefix in _prefixes(units[0]):
+    for prefix in (each for each in _prefixes(units[0]) if all(unit.startswith(each) for unit in units)):
         local = [unit.removeprefix(prefix) for unit in units]
         for owner in classes.values():
             for method in ENTRIES:
-                probe = Follower(classes, local[:1], n_layers, known).follow(owner, method)
-                if probe is None or local[0] not in _called(probe):
-                    continue  # most classes run none of the units, and one unit is followed in a moment
+                ends = [local[0], local[-1]]
+                probe = Follower(classes, ends, n_layers, known).follow(owner, method)
+                if probe is None or _called(probe).isdisjoint(ends):
+                    continue  # most classes run none of the units, and two units are followed in a moment
                 follower = Follower(classes, local, n_layers, known)
                 run = follower.follow(owner, method)
                 assert run is not None

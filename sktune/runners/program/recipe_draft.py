@@ -297,15 +297,20 @@ def _add_ranks(draft: RecipeDraft, known: Mapping[str, Any], root: Path, set_env
 
 
 def _add_batch(draft: RecipeDraft, known: Mapping[str, Any], world: int) -> None:
-    batch, parallel = known.get("batch_size"), known.get("attn_tp_size")
+    batch, groups = known.get("batch_size"), data_parallel_groups(known, world)
     if not isinstance(batch, int):
         draft.unknown.append("the batch size: the YAML has no batch_size; a plan is tuned for the one that is run")
-    elif isinstance(parallel, int) and parallel > 0 and world % parallel == 0:
-        groups = world // parallel
+    elif groups:
         share = f"{batch // groups} in each of {groups} data-parallel groups" if groups > 1 else "in one group"
         draft.found.append(f"batch_size is {batch}, {share}; a plan is tuned for this batch")
     else:
         draft.found.append(f"batch_size is {batch}; a plan is tuned for this batch")
+
+
+def data_parallel_groups(settings: Mapping[str, Any], world: int) -> int:
+    """Return among how many groups of ranks the recipes share out ``batch_size``; 0 if the YAML does not say it."""
+    parallel = settings.get("attn_tp_size")
+    return world // parallel if isinstance(parallel, int) and parallel > 0 and world % parallel == 0 else 0
 
 
 def _leaves(data: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
