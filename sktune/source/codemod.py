@@ -141,7 +141,8 @@ class _Label:
 
 
 def _condition(block: Block, guards: Guards, n_layers: int, index: str) -> str:
-    parts = (guards.condition(block), of_layers(block, n_layers, index), _of_turn(block.turn))
+    layers = () if block.is_whole else block.layers  # a branch around the block may say it already
+    parts = (guards.condition(block), of_layers(layers, n_layers, index), _of_turn(block.turn))
     return " and ".join(filter(None, parts))
 
 

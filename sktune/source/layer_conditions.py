@@ -1,17 +1,14 @@
-"""The condition that a layer's number is one of a block's layers, as short as it can be said."""
+"""The condition that a layer's number is one of some layers, as short as it can be said."""
 
 from collections.abc import Iterator, Sequence
-
-from sktune.source.placement import Block
 
 MAX_LISTED = 6
 """Numbers that are listed rather than described by their pattern."""
 
 
-def of_layers(block: Block, n_layers: int, index: str) -> str:
-    """Return the condition on ``index``; empty if it always holds, or a branch around the block already says it."""
-    layers = block.layers
-    if not layers or block.is_whole or len(layers) == n_layers:
+def of_layers(layers: Sequence[int], n_layers: int, index: str) -> str:
+    """Return the condition that ``index`` is one of ``layers``, which ascend; empty if there are no others."""
+    if not layers or len(layers) == n_layers:
         return ""
     if len(layers) == layers[-1] - layers[0] + 1:
         return _between(layers[0], layers[-1], n_layers, index)

@@ -187,6 +187,28 @@ def test_scopes_over_two_layers_have_a_label_each(marks: list[str]) -> None:
 
 
 @pytest.mark.parametrize("early", [False, True])
+def test_a_begin_and_its_end_are_in_the_same_branch(early: bool, marks: list[str]) -> None:
+    """A unit in a branch that the source does not decide: its scope begins before the branch, as it ends after it."""
+    body = """        if early:
+            hidden_states = hidden_states - 1
+            hidden_states = self.norm(hidden_states)
+        return self.mlp(hidden_states)
+"""
+    text = MODEL.replace("BODY", body).replace("self.mlp = MLP()", "self.mlp = MLP()\n        self.norm = MLP()")
+    for first, last, distance in (("norm", "mlp", 0), ("norm", "self_attn", 1), ("self_attn", "norm", 0)):
+        plan = Plan(
+            tuple(
+                Scope(f"model.layers.{i}.{first}", f"model.layers.{i + distance}.{last}") for i in range(2 - distance)
+            )
+        )
+        marks.clear()
+        source = rewrite(text, plan, 2, "executor.utils", flavour=ScopeFlavour.CAPTURED).text
+        ran(source, is_prefill=False, early=early)
+        assert [mark.partition(" ")[0] for mark in marks] == ["begin", "end"] * (2 - distance)
+        assert [mark.partition(" ")[2] for mark in marks[::2]] == [mark.partition(" ")[2] for mark in marks[1::2]]
+
+
+@pytest.mark.parametrize("early", [False, True])
 def test_an_end_that_may_not_be_reached_is_moved_out(early: bool, marks: list[str]) -> None:
     """A return before it, in the function where it would end, would leave the scope open: it ends in the caller."""
     plan = Plan((Scope("model.layers.0.self_attn", "model.layers.1.mlp"),))

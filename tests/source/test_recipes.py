@@ -204,7 +204,7 @@ def test_a_plan_for_other_layers_is_refused_if_its_place_is_open(
 def test_the_defaults_of_the_code_do_not_change_a_plan(
     project: Path, among: range, values: dict[str, Any], condition: str
 ) -> None:
-    """Without a ``config.json``, the 6 layers, 2 of them dense, of ``configuration_drafts.py`` may not be the model's."""
+    """The 6 layers, 2 of them dense, of ``configuration_drafts.py`` may not be the model's own."""
     file = plan_file([("self_attn", "self_attn")], among, **values)
     if condition == "refused":
         with pytest.raises(
@@ -225,7 +225,7 @@ def test_a_unit_that_some_layers_do_not_have_is_refused_for_them(project: Path) 
     gate = [("mlp.gate", "mlp.gate")]
     with pytest.raises(PlanError, match=r"never calls 'layers\.[01]\.mlp\.gate' by name, which runs in other layers"):
         applied(project, "drafts", plan_file(gate, range(6), layers=6))
-    with pytest.raises(PlanError, match="MoE also runs in draft layers"):  # found there
+    with pytest.raises(PlanError, match="MoE has no attribute for its layer"):  # found there
         applied(project, "drafts", plan_file(gate, range(2, 6), layers=6))
 
 
