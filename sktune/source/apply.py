@@ -22,6 +22,7 @@ from sktune.source.codemod import Rewritten, rewrite
 from sktune.source.edits import Change
 from sktune.source.hand_scopes import HELPER
 from sktune.source.own_configuration import OwnConfiguration, own_configuration
+from sktune.source.placement import MissingUnitError, refuse_missing
 from sktune.source.values import Known
 from sktune.source.yaml_flag import (
     CAPTURED_MODE,
@@ -160,6 +161,8 @@ def _rewritten(
             own = own_configuration(folder, original(path), settings, original)
             carried = _carried(plan, plan_file, original(path), own)
             known = Known(settings, own.certain)
+            if own.is_default:
+                _refuse_by_default(carried, original(path), Known(settings, own.values), own.source)
             rewritten = rewrite(original(path), carried.plan, carried.n_layers, _helper_module(folder), known, flavour)
             notes = (*filter(None, (carried.note,)), *rewritten.notes)
             return path, replace(rewritten, notes=notes)
@@ -170,6 +173,14 @@ def _rewritten(
         except RecursionError:
             failures.append(PlanError(f"{path}: an expression is nested too deeply; fix the file first"))
     raise failures[-1]
+
+
+def _refuse_by_default(carried: Carried, source: str, known: Known, said_by: str) -> None:
+    """Refuse a plan with a unit that only other layers have by defaults: they may be wrong, and so may the plan."""
+    try:
+        refuse_missing(classes_of(parsed(source)), carried.plan, carried.n_layers, known)
+    except MissingUnitError as failure:
+        raise PlanError(f"by {said_by}, {failure}, or put the config.json of the weights into the folder") from failure
 
 
 def _carried(plan: Plan, plan_file: PlanFile, source: str, own: OwnConfiguration) -> Carried:

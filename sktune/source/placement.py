@@ -14,6 +14,19 @@ from sktune.source.places import LAYER, CallTree, Place, places_of
 from sktune.source.runs import Function, Run, Step, Turn
 from sktune.source.values import Known
 
+
+class MissingUnitError(PlanError):
+    """A unit of the plan is not called in a decode step; ``is_elsewhere`` if it is in other layers."""
+
+    def __init__(self, unit: str, *, is_elsewhere: bool) -> None:
+        elsewhere = ", which runs in other layers" if is_elsewhere else ""
+        super().__init__(
+            f"no class runs the plan's units; the closest one never calls {unit!r} by name{elsewhere}; "
+            "apply the plan in Python: sktune.apply(model, plan)"
+        )
+        self.is_elsewhere = is_elsewhere
+
+
 ENTRIES = ("decode", "forward")
 """Methods of the model in which a decode step may begin; the first that runs the plan's units is used."""
 
@@ -138,6 +151,15 @@ def find_blocks(
     return Placed(tuple(blocks), tuple(apart), frozenset(owners[True]), frozenset(owners[False]))
 
 
+def refuse_missing(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> None:
+    """Refuse a plan with a unit that only other layers have; raises ``MissingUnitError``."""
+    try:
+        _decode_step(classes, plan, n_layers, known)
+    except MissingUnitError as failure:
+        if failure.is_elsewhere:
+            raise
+
+
 def _refuse_shared(members: Sequence[tuple[Scope, Place]], modules: Modules) -> None:
     """Refuse a block that would run for other modules of the same layer, too: its condition sees only the layer."""
     scope, place = members[0]
@@ -161,7 +183,7 @@ def _refuse_shared(members: Sequence[tuple[Scope, Place]], modules: Modules) -> 
 
 def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> _DecodeStep:
     units = list(dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last)))
-    best: tuple[int, str, str] = (0, units[0], "")
+    best: tuple[int, str, bool] = (0, units[0], False)
     for prefix in (each for each in _prefixes(units[0]) if all(unit.startswith(each) for unit in units)):
         local = [unit.removeprefix(prefix) for unit in units]
         for owner in classes.values():
@@ -180,12 +202,8 @@ def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, 
                     return _DecodeStep(_renamed(run, prefix), modules, _layers(everywhere.follow(owner, method)))
                 missing, name = next(each for each in zip(local, units, strict=True) if each[0] not in called)
                 keys = {LAYER.sub("", unit, count=1) for unit in called}
-                elsewhere = ", which runs in other layers" if LAYER.sub("", missing, count=1) in keys else ""
-                best = max(best, (len(called & set(local)), name, elsewhere))
-    raise PlanError(
-        f"no class runs the plan's units; the closest one never calls {best[1]!r} by name{best[2]}; "
-        "apply the plan in Python: sktune.apply(model, plan)"
-    )
+                best = max(best, (len(called & set(local)), name, LAYER.sub("", missing, count=1) in keys))
+    raise MissingUnitError(best[1], is_elsewhere=best[2])
 
 
 def _in_all_layers(units: Sequence[str], n_layers: int) -> list[str]:

@@ -124,9 +124,18 @@ class CallTree:
             if ways[0][common + 1][0] is not ways[1][common + 1][0]:
                 break
             common += 1
-        for run, index, step in (link for way in ways for link in way[common:]):
-            if any(each.may_leave for each in run.statements[:index]):
+        # Each statement that begins the scope may leave itself, unless it has more around what begins there.
+        begins = [(run, run.statements[index + (run is not begin.run) :]) for run, index, _ in ways[0]]
+        both, last, _ = ways[1][common]
+        between = both.statements[len(both.statements) - len(begins[common][1]) : last]
+        # Below the statements that have both, what leaves before either leaves the other alone; what leaves after the
+        # begin does so in the function that has both.
+        before = [(run, run.statements[:index]) for way in ways for run, index, _ in way[common + 1 :]]
+        after = [(run, statements) for run, statements in begins[common + 1 :] if run.function is both.function]
+        for run, statements in ((both, between), *before, *after):
+            if any(each.may_leave for each in statements):
                 return f"{run.function.name} may return before"
+        for run, _, step in (link for way in ways for link in way[common:]):
             if step and not step.is_certain:
                 return f"a branch or a loop of {run.function.name} has only its begin or only its end"
         return ""

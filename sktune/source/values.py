@@ -14,7 +14,7 @@ from typing import Any, Final
 import libcst as cst
 import libcst.matchers as m
 
-from sktune.source.classes import ModuleClass, attribute_of_self, last_name
+from sktune.source.classes import ModuleClass, attribute_of_self, last_name, parameters_of
 
 PREFILL = "is_prefill"
 """The models' name of the flag that is set in prefill."""
@@ -122,7 +122,8 @@ def _name(node: cst.Name, place: Place, depth: int) -> Any:
         return _Part(place.known.settings)
     functions = [place.function] if place.function else place.owner.initializers
     values = [value for function in functions for value in locals_of(function).get(node.value, ())]
-    if len(values) != 1 or values[0] is None:
+    is_given = place.function is not None and node.value in parameters_of(place.function)
+    if len(values) != 1 or values[0] is None or is_given:  # a parameter may only be set where none is given
         return UNKNOWN
     # What a name's own value reads of it is what it was before: x = x if x is not None else y.
     return evaluate(values[0], replace(place, pending=place.pending | {node.value}), depth)

@@ -221,9 +221,12 @@ def test_the_defaults_of_the_code_do_not_change_a_plan(
 
 def test_a_unit_that_some_layers_do_not_have_is_refused_for_them(project: Path) -> None:
     """The ``config.json`` decides the class of each layer's feed-forward; ``gate`` is in that of the last four."""
-    with_weights(project, SIX)
     gate = [("mlp.gate", "mlp.gate")]
-    with pytest.raises(PlanError, match=r"never calls 'layers\.[01]\.mlp\.gate' by name, which runs in other layers"):
+    reason = r"never calls 'layers\.[01]\.mlp\.gate' by name, which runs in other layers"
+    with pytest.raises(PlanError, match=rf"by the defaults in configuration_drafts\.py, .*{reason}.* config\.json"):
+        applied(project, "drafts", plan_file(gate, range(6), layers=6))
+    with_weights(project, SIX)
+    with pytest.raises(PlanError, match=rf"py: no class runs .*{reason}"):
         applied(project, "drafts", plan_file(gate, range(6), layers=6))
     with pytest.raises(PlanError, match="MoE has no attribute for its layer"):  # found there
         applied(project, "drafts", plan_file(gate, range(2, 6), layers=6))
