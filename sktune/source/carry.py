@@ -93,8 +93,8 @@ def kept(plan: Plan, kinds: Kinds, own: Kinds | None, n_layers: int, source: str
     if count != n_layers and not _is_uniform(_by_layer(plan, count), range(count)):
         raise PlanError(f"the plan is for {count} layers, which it treats differently, and the model has {doubt}")
     is_same = count == n_layers and (own is None or len(set(kinds)) == 1 or _numbered(kinds) == _numbered(own))
-    shown = f"{count} layers ({runs_of_kinds(kinds)})"
-    note = "" if is_same else f"the plan is written for its own {shown}: the model has {doubt} to be sure"
+    shown = f" ({runs_of_kinds(kinds)})" if len(set(kinds)) > 1 else ""
+    note = "" if is_same else f"the plan is written for its own {count} layers{shown}: the model has {doubt} to be sure"
     return Carried(plan, count, note)
 
 

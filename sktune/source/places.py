@@ -146,8 +146,9 @@ class CallTree:
         return max(found, key=lambda each: each[0])[1] if found else None
 
     def is_before(self, unit: str, other: str) -> bool:
-        """Whether the last call of ``unit`` is before the first one of ``other``."""
-        return max(self._calls[unit])[0] < min(self._calls[other])[0]
+        """Whether ``unit`` runs before ``other`` does, for the first or for the last time."""
+        calls, others = self._calls[unit], self._calls[other]
+        return min(calls) < min(others) or max(calls) < max(others)
 
 
 def places_of(scope: Scope, calls: CallTree, *, in_calls: bool) -> tuple[Place, Place | None]:
@@ -161,10 +162,11 @@ def places_of(scope: Scope, calls: CallTree, *, in_calls: bool) -> tuple[Place, 
         return place, None
     ways = [(begin, end) for begin in calls.edges(scope.first, -1) for end in calls.edges(scope.last, 1)]
     obstacles = [calls.obstacle(begin, end) for begin, end in ways]
-    if in_calls and "" in obstacles:
+    is_reversed = calls.is_before(scope.last, scope.first)
+    if in_calls and not is_reversed and "" in obstacles:
         return ways[obstacles.index("")]
-    reason = _obstacle(scope, calls, is_called=is_called)
-    reason = ", and ".join(filter(None, (reason, *obstacles[:1])))
+    reason = _obstacle(scope, calls, is_called=is_called, is_reversed=is_reversed)
+    reason = reason if is_reversed else ", and ".join(filter(None, (reason, *obstacles[:1])))
     if not in_calls:
         reason += "; start the program with the plan instead, which needs no edit (sktune.launch)"
     raise PlanError(f"scope {scope.label!r} cannot be expressed in this file: {reason}")
@@ -176,7 +178,7 @@ def _layer_of(unit: str) -> str:
     return unit[: found.end()] if found else ""
 
 
-def _obstacle(scope: Scope, calls: CallTree, *, is_called: bool) -> str:
+def _obstacle(scope: Scope, calls: CallTree, *, is_called: bool, is_reversed: bool) -> str:
     if is_called:
         return "its units are called in several places"
     begin, end = calls.innermost(scope.first, -1), calls.innermost(scope.last, 1)
@@ -184,7 +186,7 @@ def _obstacle(scope: Scope, calls: CallTree, *, is_called: bool) -> str:
         return f"{scope.first!r} is not the first unit that its statement runs; move it to a separate statement"
     if end is None:
         return f"{scope.last!r} is not the last unit that its statement runs; move it to a separate statement"
-    if calls.is_before(scope.last, scope.first):
+    if is_reversed:
         return f"its last unit {scope.last!r} runs before its first one {scope.first!r}"
     function = begin.function
     if function.name != end.function.name:

@@ -208,6 +208,14 @@ def test_a_begin_and_its_end_are_in_the_same_branch(early: bool, marks: list[str
         assert [mark.partition(" ")[2] for mark in marks[::2]] == [mark.partition(" ")[2] for mark in marks[1::2]]
 
 
+def test_an_end_before_its_begin_is_refused() -> None:
+    """Of one layer; an end in the next layer is after it."""
+    text = MODEL.replace("BODY", BODIES["name returned"])
+    plan = Plan((Scope("model.layers.0.mlp", "model.layers.0.self_attn"),))
+    with pytest.raises(PlanError, match=r"its last unit 'model\.layers\.0\.self_attn' runs before its first one"):
+        rewrite(text, plan, 2, "executor.utils", flavour=ScopeFlavour.CAPTURED)
+
+
 @pytest.mark.parametrize("early", [False, True])
 def test_an_end_that_may_not_be_reached_is_moved_out(early: bool, marks: list[str]) -> None:
     """A return before it, in the function where it would end, would leave the scope open: it ends in the caller."""
