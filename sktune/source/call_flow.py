@@ -278,8 +278,9 @@ class Follower:
     ) -> Mapping[str, str]:
         """Return the local names that a statement binds to paths: ``layer = self.layers[i]``."""
         bound: dict[str, str] = {}
-        for assigned in node.body if isinstance(node, cst.SimpleStatementLine) else ():
-            target = assigned.targets[0].target if isinstance(assigned, cst.Assign) else None
+        body = node.body if isinstance(node, cst.SimpleStatementLine) else ()
+        for assigned in (each for each in body if isinstance(each, cst.Assign)):
+            target = assigned.targets[0].target
             if isinstance(target, cst.Name) and (path := path_of(assigned.value, here)):
                 bound[target.value] = path
         return bound

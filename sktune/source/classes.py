@@ -201,8 +201,9 @@ def parameters_of(function: cst.FunctionDef) -> tuple[str, ...]:
 
 def attribute_of_self(node: cst.CSTNode) -> str | None:
     """Return ``x`` of ``self.x``, else None."""
-    is_own = isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self"
-    return node.attr.value if is_own else None
+    if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
+        return node.attr.value
+    return None
 
 
 def last_name(node: cst.CSTNode) -> str:
