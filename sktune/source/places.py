@@ -1,7 +1,9 @@
 """Where a scope begins and where it ends, in the runs of a decode step."""
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import libcst as cst
 
@@ -31,6 +33,10 @@ class Place:
         """Return what runs inside before the scope's first unit or after its last, if it begins or ends here."""
         first, last = (self.run.statements[place] for place in (self.first, self.last))
         return [*(around(first, scope.first, -1) if begins else ()), *(around(last, scope.last, 1) if ends else ())]
+
+
+Way = Sequence[tuple[Run, int, Step | None]]
+"""From outside to a statement: a run, the number of its statement there, and the step in it that goes on; None at last."""
 
 
 class CallTree:
@@ -118,7 +124,7 @@ class CallTree:
 
     def obstacle(self, begin: Place, end: Place) -> str:
         """Return why decode may run only one of a scope's two calls; empty if it always runs both."""
-        ways = [(*self._above[place.run], (place.run, place.first, None)) for place in (begin, end)]
+        ways: list[Way] = [(*self._above[each.run], (each.run, each.first, None)) for each in (begin, end)]
         common = 0
         while all(len(way) > common + 1 for way in ways) and ways[0][common][2] is ways[1][common][2]:
             if ways[0][common + 1][0] is not ways[1][common + 1][0]:
@@ -132,9 +138,10 @@ class CallTree:
         # begin does so in the function that has both.
         before = [(run, run.statements[:index]) for way in ways for run, index, _ in way[common + 1 :]]
         after = [(run, statements) for run, statements in begins[common + 1 :] if run.function is both.function]
-        for run, statements in ((both, between), *before, *after):
+        passed = [(run, run.statements) for run in _passes_before(ways[1][common:], ways[0][common:])]
+        for run, statements in ((both, between), *before, *after, *passed):
             if any(each.may_leave for each in statements):
-                return f"{run.function.name} may return before"
+                return f"{run.function.name} may return, or leave a loop, before"
         for run, _, step in (link for way in ways for link in way[common:]):
             if step and not step.is_certain:
                 return f"a branch or a loop of {run.function.name} has only its begin or only its end"
@@ -149,6 +156,15 @@ class CallTree:
         """Whether ``unit`` runs before ``other`` does, for the first or for the last time."""
         calls, others = self._calls[unit], self._calls[other]
         return min(calls) < min(others) or max(calls) < max(others)
+
+
+def _passes_before(end: Way, begin: Way) -> Iterator[Run]:
+    """Yield the passes of loops between a scope's begin and its end; both ways start in the innermost common run."""
+    for (_, _, step), (inner, _, _) in pairwise(end):
+        assert step
+        runs = step.runs[: step.runs.index(inner)]
+        is_shared = step is begin[0][2]
+        yield from runs[step.runs.index(begin[1][0]) + 1 :] if is_shared else runs
 
 
 def places_of(scope: Scope, calls: CallTree, *, in_calls: bool) -> tuple[Place, Place | None]:

@@ -208,6 +208,17 @@ def test_a_begin_and_its_end_are_in_the_same_branch(early: bool, marks: list[str
         assert [mark.partition(" ")[2] for mark in marks[::2]] == [mark.partition(" ")[2] for mark in marks[1::2]]
 
 
+def test_a_loop_over_layers_that_may_be_left_keeps_scopes_within_a_layer() -> None:
+    """Else ``break`` would leave a scope open that ends in a later layer."""
+    text = MODEL.replace("BODY", BODIES["name returned"]).replace("range(2)", "range(3)")
+    call = "            hidden_states = layer(hidden_states, is_prefill, early)\n"
+    text = text.replace(call, f"{call}            if early:\n                break\n")
+    rewrite(text, PLAN, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED)
+    across = Plan((Scope("model.layers.0.self_attn", "model.layers.1.mlp"),))
+    with pytest.raises(PlanError, match=r"and Model\.forward may return, or leave a loop, before"):
+        rewrite(text, across, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED)
+
+
 def test_an_end_before_its_begin_is_refused() -> None:
     """Of one layer; an end in the next layer is after it."""
     text = MODEL.replace("BODY", BODIES["name returned"])
