@@ -182,9 +182,13 @@ def _refuse_shared(members: Sequence[tuple[Scope, Place]], modules: Modules) -> 
 
 
 def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> _DecodeStep:
-    units = list(dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last)))
-    best: tuple[int, str, bool] = (0, units[0], False)
-    for prefix in (each for each in _prefixes(units[0]) if all(unit.startswith(each) for unit in units)):
+    units = dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last))
+    for outer, inner in ((prefix.rstrip("."), unit) for unit in units for prefix in _prefixes(unit)):
+        if outer in units:
+            raise PlanError(f"the plan's unit {outer!r} contains {inner!r}; name units that do not contain each other")
+    first = next(iter(units))
+    best: tuple[int, str, bool] = (0, first, False)
+    for prefix in (each for each in _prefixes(first) if all(unit.startswith(each) for unit in units)):
         local = [unit.removeprefix(prefix) for unit in units]
         for owner in classes.values():
             for method in ENTRIES:

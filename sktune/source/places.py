@@ -36,7 +36,7 @@ class Place:
 
 
 Way = Sequence[tuple[Run, int, Step | None]]
-"""From outside to a statement: a run, the number of its statement there, and the step in it that goes on; None at last."""
+"""From outside to a statement: a run, the number of its statement, and the step in it that goes on; None at last."""
 
 
 class CallTree:

@@ -202,6 +202,10 @@ REFUSED = {
         ),
         "they overlap, in different layers",
     ),
+    "units in each other": (
+        Plan((Scope("model.layers.0.self_attn", "model.layers.0.self_attn.o_proj"),)),
+        "the plan's unit 'model.layers.0.self_attn' contains 'model.layers.0.self_attn.o_proj'",
+    ),
     "an end before the begin": (
         Plan((Scope("model.layers.0.mlp", "model.layers.0.self_attn"),)),
         "its last unit 'model.layers.0.self_attn' runs before its first one 'model.layers.0.mlp'",
