@@ -267,23 +267,24 @@ def test_a_name_may_be_set_from_itself(line: str, folder: Path) -> None:
 
 
 BRANCH = """        if self.is_fast:
-            hidden_states = fast(hidden_states)
-        else:
+            hidden_states = self.before(hidden_states)
             hidden_states = self.mlp(hidden_states)
+        hidden_states = self.after(hidden_states)
 """
 
 
 def test_the_reason_of_a_refusal_is_true(folder: Path) -> None:
-    """A scope of one layer that ends in a branch is not one that ends in a later layer."""
+    """A scope of one layer that begins in a branch is not one that ends in a later layer."""
     path = folder / "models" / "modeling_tiny.py"
-    inside = BRANCH.replace(
-        "            hidden_states = self.mlp", "            x = 1\n            hidden_states = self.mlp"
+    norm = "        self.input_layernorm = Norm()\n"
+    text = path.read_text().replace(
+        norm, norm + "".join(norm.replace("input_layernorm", n) for n in ("before", "after"))
     )
-    again = "        hidden_states = self.post_attention_layernorm(hidden_states)\n"
-    path.write_text(path.read_text().replace(CALL, inside + again))
+    path.write_text(text.replace(CALL, BRANCH))
     with pytest.raises(PlanError) as failure:
-        source_change(plan_file(layers(("mlp", "post_attention_layernorm"))), folder)
-    assert "branch" in str(failure.value) and "iteration" not in str(failure.value)
+        source_change(plan_file(layers(("mlp", "after"))), folder)
+    assert "a branch or a loop of DecoderLayer.forward has only its begin" in str(failure.value)
+    assert "iteration" not in str(failure.value)
 
 
 def test_a_plan_of_very_many_layers_is_applied() -> None:
@@ -417,8 +418,8 @@ def test_the_recipes_coding_styles_are_supported() -> None:
     new = rewrite(text, plan, N_LAYERS, "executor.utils").text
     assert 'self.enable_superkernel = infer_config.model_config.custom_params.get("enable_superkernel", False)' in new
     assert (
-        'self.enable_superkernel and not forward_metadata.is_prefill, f"self_attn_to_mlp_{self.layer_idx}", '
-        '"stream-fusion=1"\n'
+        "            self.enable_superkernel and not forward_metadata.is_prefill,\n"
+        '            f"self_attn_to_mlp_{self.layer_idx}",\n            "stream-fusion=1",\n        ):\n'
     ) in new
     assert new.count("self.layer_idx = layer_idx") == text.count("self.layer_idx = layer_idx")
     assert rewrite(new, plan, N_LAYERS, "executor.utils").text == new
