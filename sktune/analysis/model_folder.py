@@ -1,15 +1,14 @@
 """Where a plan is to be applied: a model's folder and its YAML, the YAML's settings, and the change to make."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sktune.core.errors import BadInputError, PlanError
-from sktune.core.plain_data import load_yaml
 from sktune.core.plan_file import read_plan_file
+from sktune.runners.program.recipe_draft import by_key, data_parallel_groups, read_settings
 from sktune.source.apply import named_in, only_yaml, source_change
-from sktune.source.edits import read_text
 from sktune.source.yaml_flag import FLAG, MODE
 
 SETTINGS = (MODE, FLAG, "batch_size", "next_n")
@@ -18,11 +17,17 @@ SETTINGS = (MODE, FLAG, "batch_size", "next_n")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A model folder, its YAML if known, and those of ``SETTINGS`` that the YAML has."""
+    """A model folder, and its YAML if known.
+
+    Attributes:
+        settings: those of ``SETTINGS`` that the YAML has.
+        batch: sequences on each die, as ``batch_size`` is that of all; 0 if the YAML does not say it.
+    """
 
     folder: Path
     yaml: Path | None
     settings: Mapping[str, Any]
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,17 @@ def place_of(folder: Path | None, yaml_file: Path | None) -> Place | None:
         except BadInputError:
             return Place(folder, None, {})  # planned_change reports it
     yaml_file = named_in(folder, yaml_file)
-    return Place(folder, yaml_file, settings_of(yaml_file))
+    settings = by_key(read_settings(yaml_file))
+    used = {name: settings[name] for name in SETTINGS if isinstance(settings.get(name), bool | int | float | str)}
+    return Place(folder, yaml_file, used, _batch(settings))
+
+
+def _batch(settings: Mapping[str, Any]) -> int:
+    batch, world = settings.get("batch_size"), settings.get("world_size", 1)
+    if not isinstance(batch, int) or not isinstance(world, int):
+        return 0
+    groups = data_parallel_groups(settings) or int(world == 1)
+    return batch // groups if groups else 0
 
 
 RECIPE = "recipe.yaml"
@@ -79,20 +94,6 @@ def model_or_recipe(model: str | None, recipe: Path | None, folder: Path | None)
     )
 
 
-def settings_of(path: Path) -> dict[str, Any]:
-    """Return the ``SETTINGS`` that the YAML file at ``path`` has.
-
-    Raises:
-        BadInputError: it cannot be read, or is not YAML.
-    """
-    document = load_yaml(read_text(path), str(path), BadInputError)
-    settings: dict[str, Any] = {}
-    for key, value in _pairs(document):
-        if key in SETTINGS and isinstance(value, bool | int | float | str):
-            settings.setdefault(key, value)
-    return settings
-
-
 def planned_change(place: Place, plan: Path) -> PlannedChange:
     """Return the change that the plan file ``plan`` makes in ``place``; nothing is written."""
     try:
@@ -100,10 +101,3 @@ def planned_change(place: Place, plan: Path) -> PlannedChange:
     except (PlanError, BadInputError) as refused:
         return PlannedChange(refused=str(refused))
     return PlannedChange(change.diff, change.notes)
-
-
-def _pairs(node: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield key, value
-            yield from _pairs(value)

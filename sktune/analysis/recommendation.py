@@ -143,11 +143,12 @@ def _of_the_model(
         return
     if model != str(place.folder) and not result.usage.is_own_program:
         yield Risk("other_model", text("risk.other_model", model=model, folder=place.folder))
-    mode, yaml_batch, next_n = (place.settings.get(name) for name in (MODE, "batch_size", "next_n"))
+    mode, next_n = (place.settings.get(name) for name in (MODE, "next_n"))
     if mode is not None and mode != NEEDED_MODE:
         yield Risk("mode", text("risk.mode", mode=mode))
-    if batch and yaml_batch and batch != yaml_batch:
-        yield Risk("batch", text("risk.batch", yaml=yaml_batch, searched=batch))
+    if batch and place.batch and batch != place.batch:
+        whole = place.settings["batch_size"]
+        yield Risk("batch", text("risk.batch", yaml=whole, die=place.batch, searched=batch))
     if next_n:
         yield Risk("draft", text("risk.draft", next_n=next_n))
 

@@ -208,8 +208,8 @@ SENTENCES: Texts = {
         "选项 {options} 属于 Inductor,在 NPU 上不使用。",
     ),
     "risk.batch": (
-        "The YAML has batch_size {yaml}, and the search used {searched}: pass --batch {yaml}.",
-        "YAML 的 batch_size 是 {yaml},搜索用的是 {searched}:请使用 --batch {yaml}。",
+        "The YAML has batch_size {yaml}, {die} on each die, and the search used {searched}: pass --batch {die}.",
+        "YAML 的 batch_size 是 {yaml},每个 die 上 {die},搜索用的是 {searched}:请使用 --batch {die}。",
     ),
     "risk.draft": (
         "next_n is {next_n}: draft layers get no scope, and the figures do not include their time.",

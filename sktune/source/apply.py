@@ -16,16 +16,19 @@ from sktune.core.plan_file import PlanFile
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source import edits
 from sktune.source.captured_mode import draft_notes, option_notes
-from sktune.source.carry import UNIT, Carried, carry, kinds_of_text, own_kinds
+from sktune.source.carry import UNIT, Carried, carry, kept, kinds_of_text, own_kinds
 from sktune.source.classes import classes_of, parsed
 from sktune.source.codemod import Rewritten, rewrite
 from sktune.source.edits import Change
 from sktune.source.hand_scopes import HELPER
 from sktune.source.own_configuration import OwnConfiguration, own_configuration
+from sktune.source.placement import MissingUnitError, refuse_missing
 from sktune.source.values import Known
 from sktune.source.yaml_flag import (
     CAPTURED_MODE,
+    FLAG,
     NEEDED_MODE,
+    PARENTS,
     check_mode,
     has_flag,
     mode_of,
@@ -158,6 +161,8 @@ def _rewritten(
             own = own_configuration(folder, original(path), settings, original)
             carried = _carried(plan, plan_file, original(path), own)
             known = Known(settings, own.certain)
+            if own.is_default:
+                _refuse_by_default(carried, original(path), Known(settings, own.values), own.source)
             rewritten = rewrite(original(path), carried.plan, carried.n_layers, _helper_module(folder), known, flavour)
             notes = (*filter(None, (carried.note,)), *rewritten.notes)
             return path, replace(rewritten, notes=notes)
@@ -168,6 +173,14 @@ def _rewritten(
         except RecursionError:
             failures.append(PlanError(f"{path}: an expression is nested too deeply; fix the file first"))
     raise failures[-1]
+
+
+def _refuse_by_default(carried: Carried, source: str, known: Known, said_by: str) -> None:
+    """Refuse a plan with a unit that only other layers have by defaults: they may be wrong, and so may the plan."""
+    try:
+        refuse_missing(classes_of(parsed(source)), carried.plan, carried.n_layers, known)
+    except MissingUnitError as failure:
+        raise PlanError(f"by {said_by}, {failure}, or put the config.json of the weights into the folder") from failure
 
 
 def _carried(plan: Plan, plan_file: PlanFile, source: str, own: OwnConfiguration) -> Carried:
@@ -186,6 +199,8 @@ def _carried(plan: Plan, plan_file: PlanFile, source: str, own: OwnConfiguration
         raise PlanError(f"the plan file has layers: {plan_file.layers}, but kinds of {len(kinds)}; correct one of them")
     classes = classes_of(parsed(source))
     of_own = own_kinds(classes, plan, Known({}, own.values), own.n_layers)
+    if own.is_default:
+        return kept(plan, kinds or ["any"] * plan_file.layers, of_own, own.n_layers, own.source)
     return carry(
         plan,
         kinds or ["any"] * plan_file.layers,
@@ -204,11 +219,17 @@ def only_yaml(folder: Path, original: Read = edits.read_text) -> Path:
     """
     paths = sorted((*folder.rglob("*.yaml"), *folder.rglob("*.yml")))
     candidates = [path for path in paths if not _is_hidden(path, folder) and has_flag(original(path))]
-    if len(candidates) != 1:
-        names = ", ".join(path.relative_to(folder).as_posix() for path in candidates[:4]) or "none"
+    if not paths:
         raise BadInputError(
-            f"exactly one YAML file must enable scopes, but {len(candidates)} in {folder} can ({names}); "
-            "name it with --yaml"
+            f"{folder} has no YAML file, in which `{FLAG}: True` would turn scopes on; give --to the folder that has "
+            "both the source and its YAML, or apply the plan in Python: sktune.apply(model, plan)"
+        )
+    if len(candidates) != 1:
+        several = f"{len(candidates)} in {folder} have" if candidates else f"none of the {len(paths)} in {folder} has"
+        names = ", ".join(path.relative_to(folder).as_posix() for path in (candidates or paths)[:4])
+        raise BadInputError(
+            f"one YAML file must turn scopes on, and {several} {FLAG} or {' or '.join(PARENTS)} ({names}); "
+            "name the one that the program reads with --yaml"
         )
     return candidates[0]
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 import libcst as cst
 import libcst.matchers as m
 
 from sktune.core.plan_file import MAX_LAYERS
-from sktune.source.classes import LAYER_INDEX, ModuleClass, attribute_of_self, calls_in, last_name
+from sktune.source.classes import LAYER_INDEX, ModuleClass, argument_of, attribute_of_self, calls_in, last_name
 from sktune.source.runs import Function, Run, Statement, Step, Turn
-from sktune.source.values import Known, Place, truth
+from sktune.source.values import Known, Place, evaluate, truth_of
 
 MAX_DEPTH = 40
 
@@ -22,6 +24,7 @@ class _Context:
         names: local names of modules.
         parts: local names of parts of lists of modules, with the path of the list.
         numbers: local names of numbers.
+        made_with: arguments of the module's ``__init__``, as far as they are known.
     """
 
     function: Function
@@ -31,6 +34,7 @@ class _Context:
     names: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
+    made_with: Mapping[str, Any] = field(default_factory=dict)
     turn: Turn | None = None
     is_repeated: bool = False
 
@@ -64,10 +68,12 @@ class Follower:
     """
 
     def __init__(self, classes: Mapping[str, ModuleClass], units: Sequence[str], n_layers: int, known: Known) -> None:
-        self._classes, self._units, self._n_layers, self._known = classes, tuple(units), n_layers, known
+        self._classes, self._n_layers, self._known = classes, n_layers, known
+        self._below = _below(units)
         self._children = {name: each.children(tuple(classes)) for name, each in classes.items()}
         self._depth = 0
-        self._of_layers: set[str] = set()
+        self._layer_lists: set[str] = set()
+        self._values: dict[tuple[Any, ...], Any] = {}
         self.modules: dict[str, tuple[str, ...]] = {}
 
     def follow(self, root: ModuleClass, method: str) -> Run | None:
@@ -117,7 +123,7 @@ class Follower:
         if isinstance(node, cst.If):
             return any(self._may_leave(body, here) for body in self._taken(node, here) if body)
         if isinstance(node, cst.For | cst.While):
-            return bool(m.findall(node.body, m.Return()))
+            return _has_return(node.body)
         if isinstance(node, cst.With | cst.Try | cst.IndentedBlock):
             inside = node.body.body if not isinstance(node, cst.IndentedBlock) else node.body
             return any(self._may_leave(each, here) for each in inside)
@@ -135,26 +141,27 @@ class Follower:
                 yield from self._calls(item, here)
             yield from _inside([self._suite(node.body, here)])
         elif isinstance(node, cst.While):
-            yield from _inside([self._suite(node.body, _repeated(here))])
+            yield from _inside([self._suite(node.body, _repeated(here))], is_certain=False)
         elif isinstance(node, cst.Try):
             yield from _inside([self._suite(node.body, here)])
         elif not isinstance(node, cst.FunctionDef | cst.ClassDef):
             yield from self._calls(node, here)
 
     def _branches(self, node: cst.If, here: _Context) -> Iterator[Step]:
-        runs = [self._suite(body, here) for body in self._taken(node, here) if body is not None]
+        taken = self._taken(node, here)
+        runs = [self._suite(body, here) for body in taken if body is not None]
         firsts = frozenset().union(*(run.firsts for run in runs))
         lasts = frozenset().union(*(run.lasts for run in runs))
         if firsts:
             exits = frozenset().union(*(run.lasts if _leaves(run.suite) else run.exits for run in runs))
-            yield Step(firsts, lasts, tuple(runs), exits)
+            yield Step(firsts, lasts, tuple(runs), exits, is_certain=len(taken) == 1)
 
     def _taken(self, node: cst.If, here: _Context) -> list[cst.BaseSuite | None]:
         """Return the branches that a decode step may take; None for "none of them"."""
         taken: list[cst.BaseSuite | None] = []
         other: cst.If | cst.Else | None = node
         while isinstance(other, cst.If):
-            holds = truth(other.test, self._place(here))
+            holds = self._truth(other.test, here)
             if holds is not False:
                 taken.append(other.body)
             if holds:
@@ -162,24 +169,35 @@ class Follower:
             other = other.orelse
         return [*taken, other.body if other else None]
 
-    def _place(self, here: _Context) -> Place:
-        owner = here.function.owner
-        numbers: dict[str, int] = dict(here.numbers)
-        if here.layer is not None and owner.name in self._of_layers:
-            numbers |= {name: here.layer for name in LAYER_INDEX if name in owner.parameters}
-        return Place(self._known, owner, numbers, here.function.node)
+    def _truth(self, test: cst.BaseExpression, here: _Context, *, in_init: bool = False) -> bool | None:
+        """Return whether a condition holds, in the function or in its class's ``__init__``; None if not known."""
+        return truth_of(self._value(test, here, in_init=in_init))
+
+    def _value(self, node: cst.BaseExpression, here: _Context, *, in_init: bool = False) -> Any:
+        """Return the value of an expression; all modules share it if it depends on none of their arguments."""
+        owner, function = here.function.owner, None if in_init else here.function.node
+        made_with = _Noted(here.made_with)
+        names = made_with if in_init else _Noted(here.numbers)
+        key = (node, owner.name, function, *names, *made_with)
+        alone = (*key, *names.values(), *made_with.values())
+        known = next((each for each in (key, alone) if each in self._values), None)
+        if known is None:
+            value = evaluate(node, Place(self._known, owner, names, function, made_with))
+            known = alone if names.was_read or made_with.was_read else key
+            self._values[known] = value
+        return self._values[known]
 
     def _loop(self, node: cst.For, here: _Context) -> Iterator[Step]:
         over = self._list_of(node, here)
         path, counter = over.path, over.counter
         count = self._length(node, path, here) if path else 0
         if path is None or not count:
-            yield from _inside([self._suite(node.body, _repeated(here))])
+            yield from _inside([self._suite(node.body, _repeated(here))], is_certain=False)
             return
         index = counter
         if of_layers := here.layer is None:
             classes = self._children[here.function.owner.name][path.removeprefix(here.prefix)].classes
-            self._of_layers |= set(classes)
+            self._layer_lists.add(path)
             index = counter or self._own_number(over.element, classes)
         runs = []
         for number in range(count):
@@ -195,8 +213,7 @@ class Follower:
 
     def _length(self, node: cst.For, path: str, here: _Context) -> int:
         """Return how often a loop over the list ``path`` runs; 0 if the list has none of the units."""
-        units = [unit.removeprefix(f"{path}.") for unit in self._units if unit.startswith(f"{path}.")]
-        if not units:
+        if path not in self._below:
             return 0
         if here.layer is None:
             return self._n_layers
@@ -205,8 +222,7 @@ class Follower:
             count = cst.ensure_type(node.iter.args[0].value, cst.Integer).evaluated_value
             if count <= MAX_LAYERS:
                 return int(count)
-        numbers = [unit.partition(".")[0] for unit in units]
-        return max(int(number) for number in numbers if number.isdigit()) + 1
+        return max((int(number) for number in self._below[path] if number.isdigit()), default=-1) + 1
 
     def _own_number(self, element: str | None, classes: Sequence[str]) -> str | None:
         """Return the expression of the number that a layer knows itself."""
@@ -227,7 +243,7 @@ class Follower:
         if m.matches(iterated, m.Call(func=m.Name("range"))) and isinstance(target, cst.Name):
             lists = m.findall(node.body, m.Subscript(slice=[m.SubscriptElement(m.Index(m.Name(target.value)))]))
             paths = [self._list_path(indexed.value, here) for indexed in lists if isinstance(indexed, cst.Subscript)]
-            of_units = [path for path in paths if path and any(unit.startswith(f"{path}.") for unit in self._units)]
+            of_units = [path for path in paths if path and path in self._below]
             if of_units:
                 return _Iterated(of_units[0], None, target.value)
         if isinstance(target, cst.Name):
@@ -262,10 +278,10 @@ class Follower:
     ) -> Mapping[str, str]:
         """Return the local names that a statement binds to paths: ``layer = self.layers[i]``."""
         bound: dict[str, str] = {}
-        for assigned in m.findall(node, m.Assign()) if isinstance(node, cst.SimpleStatementLine) else ():
-            assert isinstance(assigned, cst.Assign)
-            path = path_of(assigned.value, here)
-            if path and isinstance(target := assigned.targets[0].target, cst.Name):
+        body = node.body if isinstance(node, cst.SimpleStatementLine) else ()
+        for assigned in (each for each in body if isinstance(each, cst.Assign)):
+            target = assigned.targets[0].target
+            if isinstance(target, cst.Name) and (path := path_of(assigned.value, here)):
                 bound[target.value] = path
         return bound
 
@@ -298,22 +314,80 @@ class Follower:
 
     def _module(self, path: str, method: str, here: _Context) -> Step | None:
         """Return the step of a submodule: followed if scopes begin or end inside it, else as one unit."""
-        classes = self._classes_at(path, here)
-        self.modules[path] = tuple(each.name for each in classes)
-        if not any(unit.startswith(path + ".") for unit in self._units):
+        makers = self._makers(path, here)
+        if makers is None:
+            return None
+        self.modules[path] = tuple(makers)
+        if path not in self._below:
             return Step(frozenset({path}), frozenset({path}))
-        inside = replace(here, prefix=path + ".")
-        methods = [self._method(owner, method, inside) for owner in classes]
-        runs = [run for run in methods if run and run.firsts]
+        runs = []
+        for owner, calls in ((self._classes[name], calls) for name, calls in makers.items()):
+            inside = replace(here, prefix=path + ".", made_with=self._arguments(owner, calls, path, here))
+            if (run := self._method(owner, method, inside)) and run.firsts:
+                runs.append(run)
         if not runs:
             return Step(frozenset({path}), frozenset({path}))
         firsts = frozenset().union(*(run.firsts for run in runs))
-        return Step(firsts, frozenset().union(*(run.lasts for run in runs)), tuple(runs))
+        lasts = frozenset().union(*(run.lasts for run in runs))
+        return Step(firsts, lasts, tuple(runs), is_certain=len(makers) == 1)
 
-    def _classes_at(self, path: str, here: _Context) -> list[ModuleClass]:
-        """Return the possible classes of a submodule of the module ``here``, or of an element of its lists."""
-        name = path.removeprefix(here.prefix).partition(".")[0]
-        return [self._classes[each] for each in self._children[here.function.owner.name][name].classes]
+    def _makers(self, path: str, here: _Context) -> Mapping[str, Sequence[cst.Call]] | None:
+        """Return the possible classes of a submodule, or of an element of its lists, each with the calls that make it.
+
+        None if ``__init__`` does not make it in this layer.
+        """
+        owner, name = here.function.owner, path.removeprefix(here.prefix).partition(".")[0]
+        child = self._children[owner.name][name]
+        if child.is_list:
+            return {each: owner.made.get(each, ()) for each in child.classes}
+        assigned = [value for value in owner.assigned[name] if self._is_made(value, here)]
+        made = [value for each in assigned for value in self._chosen(each, here)]
+        calls = [call for value in made for call in calls_in(value)]
+        makers = {each: [call for call in calls if last_name(call.func) == each] for each in child.classes}
+        exists = any(not m.matches(value, m.Name("None")) for value in made)
+        return {each: called for each, called in makers.items() if called} if exists else None
+
+    def _arguments(self, made: ModuleClass, calls: Sequence[cst.Call], path: str, here: _Context) -> dict[str, Any]:
+        """Return the arguments of a submodule's ``__init__``, as far as they are known."""
+        given = {name: argument_of(calls[0], made, name) for name in made.parameters} if len(calls) == 1 else {}
+        values = {name: self._value(node, here, in_init=True) for name, node in given.items() if node is not None}
+        known = {name: value for name, value in values.items() if isinstance(value, bool | int | float | str | None)}
+        of_layers = path.rpartition(".")[0] in self._layer_lists
+        return known | ({name: here.layer for name in LAYER_INDEX if name in made.parameters} if of_layers else {})
+
+    def _is_made(self, value: cst.BaseExpression, here: _Context) -> bool:
+        tests = here.function.owner.conditions.get(value, ())
+        return all(self._truth(test, here, in_init=True) in (None, wanted) for test, wanted in tests)
+
+    def _chosen(self, value: cst.BaseExpression, here: _Context) -> Iterator[cst.BaseExpression]:
+        """Yield what ``a if test else b`` may be."""
+        if not isinstance(value, cst.IfExp):
+            yield value
+            return
+        holds = self._truth(value.test, here, in_init=True)
+        yield from self._chosen(value.body, here) if holds is not False else ()
+        yield from self._chosen(value.orelse, here) if not holds else ()
+
+
+class _Noted(dict[str, Any]):
+    """Values of names, and whether one of them was read."""
+
+    was_read = False
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        self.was_read = self.was_read or found
+        return found
+
+
+def _below(units: Sequence[str]) -> Mapping[str, set[str]]:
+    """Return the modules around units, each with the names of what leads to these in it."""
+    below: dict[str, set[str]] = {}
+    for unit in units:
+        parts = unit.split(".")
+        for count in range(1, len(parts)):
+            below.setdefault(".".join(parts[:count]), set()).add(parts[count])
+    return below
 
 
 def _repeated(here: _Context) -> _Context:
@@ -327,6 +401,11 @@ def _leaves(body: cst.BaseSuite) -> bool:
     return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Return | cst.Raise)
 
 
+@lru_cache(maxsize=1 << 12)
+def _has_return(body: cst.BaseSuite) -> bool:
+    return bool(m.findall(body, m.Return()))
+
+
 def _number(index: cst.BaseSlice, numbers: Mapping[str, int]) -> int | None:
     if not isinstance(index, cst.Index):
         return None
@@ -337,9 +416,9 @@ def _of_run(run: Run | None) -> Step | None:
     return Step(run.firsts, run.lasts, (run,)) if run and run.firsts else None
 
 
-def _inside(runs: Sequence[Run]) -> Iterator[Step]:
+def _inside(runs: Sequence[Run], *, is_certain: bool = True) -> Iterator[Step]:
     """Yield one step for consecutive runs, if any of them runs a module."""
     running = [run for run in runs if run.firsts]
     if running:
         exits = frozenset().union(*(run.exits for run in running))
-        yield Step(running[0].firsts, running[-1].lasts, tuple(runs), exits)
+        yield Step(running[0].firsts, running[-1].lasts, tuple(runs), exits, is_certain=is_certain)

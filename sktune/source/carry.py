@@ -78,6 +78,26 @@ def carry(plan: Plan, kinds: Kinds, own: Kinds, source: str, *, known_kinds: boo
     return Carried(Plan((*order, *(scope for scope in others if UNIT.match(scope.last))), plan.options), len(own), note)
 
 
+def kept(plan: Plan, kinds: Kinds, own: Kinds | None, n_layers: int, source: str) -> Carried:
+    """Return the plan as it is, for a model of which only ``source``, which may not hold, names layers.
+
+    Args:
+        plan, kinds: see ``carry``.
+        own, n_layers: the kinds, if they are known, and the number of the model's layers by ``source``.
+
+    Raises:
+        PlanError: it is for another number of layers, and treats them differently.
+    """
+    count = len(kinds)
+    doubt = f"{n_layers} by {source}, which the config.json of its weights may change; put that into the folder"
+    if count != n_layers and not _is_uniform(_by_layer(plan, count), range(count)):
+        raise PlanError(f"the plan is for {count} layers, which it treats differently, and the model has {doubt}")
+    is_same = count == n_layers and (own is None or len(set(kinds)) == 1 or _numbered(kinds) == _numbered(own))
+    shown = f" ({runs_of_kinds(kinds)})" if len(set(kinds)) > 1 else ""
+    note = "" if is_same else f"the plan is written for its own {count} layers{shown}: the model has {doubt} to be sure"
+    return Carried(plan, count, note)
+
+
 def _unknown(*, known_kinds: bool) -> str:
     if not known_kinds:
         return "add to the plan file which layers are of one kind, as in `kinds: 1 dense, 3 moe`"

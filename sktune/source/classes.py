@@ -12,6 +12,9 @@ LAYER_INDEX = ("layer_idx", "layer_id", "layer_index", "layer_number", "layer_nu
 """The models' names for a layer's number, as parameter and as attribute."""
 _LISTS = ("ModuleList", "Sequential")
 
+Conditions = tuple[tuple[cst.BaseExpression, bool], ...]
+"""Tests, and whether each of them must hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Child:
@@ -77,6 +80,12 @@ class ModuleClass:
         return values
 
     @cached_property
+    def conditions(self) -> Mapping[cst.BaseExpression, Conditions]:
+        """Under which conditions each of the ``assigned`` values is assigned."""
+        assigned = (each for function in self.initializers for each in _assignments(function.body, ()))
+        return {node.value: above for node, above in assigned}
+
+    @cached_property
     def appended(self) -> Mapping[str, Sequence[cst.BaseExpression]]:
         """The values appended to lists, by the list's name."""
         values: dict[str, list[cst.BaseExpression]] = {}
@@ -115,6 +124,22 @@ def argument_of(call: cst.Call, made: ModuleClass, parameter: str) -> cst.BaseEx
     if len(given) <= position or any(argument.keyword or argument.star for argument in given):
         return None
     return given[position].value
+
+
+def _assignments(suite: cst.BaseSuite, above: Conditions) -> Iterator[tuple[cst.Assign, Conditions]]:
+    """Yield the assignments below a suite, each with its conditions."""
+    for node in suite.body:
+        other: cst.If | cst.Else | None = node if isinstance(node, cst.If) else None
+        tests = above
+        while isinstance(other, cst.If):
+            yield from _assignments(other.body, (*tests, (other.test, True)))
+            tests, other = (*tests, (other.test, False)), other.orelse
+        if other:
+            yield from _assignments(other.body, tests)
+        elif isinstance(node, cst.For | cst.With | cst.While | cst.Try):
+            yield from _assignments(node.body, above)
+        elif isinstance(node, cst.SimpleStatementLine):
+            yield from ((each, above) for each in node.body if isinstance(each, cst.Assign))
 
 
 @lru_cache(maxsize=512)
@@ -176,8 +201,7 @@ def parameters_of(function: cst.FunctionDef) -> tuple[str, ...]:
 
 def attribute_of_self(node: cst.CSTNode) -> str | None:
     """Return ``x`` of ``self.x``, else None."""
-    if m.matches(node, m.Attribute(value=m.Name("self"), attr=m.Name())):
-        assert isinstance(node, cst.Attribute)
+    if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
         return node.attr.value
     return None
 
@@ -189,7 +213,7 @@ def last_name(node: cst.CSTNode) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-@lru_cache(maxsize=4096)  # a layer's statements are followed once for each layer
+@lru_cache(maxsize=1 << 15)  # a layer's statements are followed once for each layer
 def calls_in(node: cst.CSTNode) -> tuple[cst.Call, ...]:
     """Return the calls inside a piece of code in the order in which they run, without those in nested definitions."""
     return tuple(_calls_in(node))

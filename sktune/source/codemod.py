@@ -2,19 +2,17 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
 
-from sktune.core.errors import PlanError
 from sktune.core.plan import Plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source.captured_mode import without_refusals
-from sktune.source.classes import ModuleClass, calls_in, classes_of, last_name, parsed
+from sktune.source.classes import calls_in, classes_of, last_name, parsed
 from sktune.source.guards import Guards
-from sktune.source.hand_scopes import HELPER, MAX_REINDENTED, switched_off, without_scopes
+from sktune.source.hand_scopes import HELPER, without_scopes
 from sktune.source.layer_conditions import of_layers
 from sktune.source.placement import Block, Placed, find_blocks
 from sktune.source.runs import Turn
@@ -67,7 +65,9 @@ def rewrite(
     """
     known, is_captured = known or Known(), flavour is ScopeFlavour.CAPTURED
     source, unneeded = without_refusals(parsed(text)) if is_captured else (parsed(text), ())
-    tree, removed, classes, placed = _placed(source, plan, n_layers, known, in_calls=is_captured)
+    tree, removed = without_scopes(source)
+    classes = classes_of(tree)
+    placed = find_blocks(classes, plan, n_layers, known, in_calls=is_captured)
     guards = Guards(classes, placed, n_layers, known)
     labeled = _label_all(placed, guards, n_layers)
     changed = tree.visit(_Inserter(labeled, guards.additions, with_calls if is_captured else with_helper))
@@ -79,25 +79,6 @@ def rewrite(
     if guards.drafts:
         notes.append(f"draft layers get no scopes: {', '.join(guards.drafts)}")
     return Rewritten(changed.code, tuple(dict.fromkeys(notes)), tuple(guards.readings))
-
-
-def _placed(
-    source: cst.Module, plan: Plan, n_layers: int, known: Known, *, in_calls: bool
-) -> tuple[cst.Module, tuple[str, ...], Mapping[str, ModuleClass], Placed]:
-    """Return the file without its scopes, notes on these, its classes, and where the plan's scopes go.
-
-    Large scopes are only switched off, so that few lines change, unless they are in the way of the plan's.
-    """
-    tree, removed = without_scopes(source, MAX_REINDENTED)
-    if bodies := switched_off(tree):
-        with suppress(PlanError):
-            classes = classes_of(tree)
-            placed = find_blocks(classes, plan, n_layers, known, in_calls=in_calls)
-            if not any(block.surrounds(body) for block in placed.blocks for body in bodies):
-                return tree, removed, classes, placed
-        tree, removed = without_scopes(source)
-    classes = classes_of(tree)
-    return tree, removed, classes, find_blocks(classes, plan, n_layers, known, in_calls=in_calls)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +141,8 @@ class _Label:
 
 
 def _condition(block: Block, guards: Guards, n_layers: int, index: str) -> str:
-    parts = (guards.condition(block), of_layers(block, n_layers, index), _of_turn(block.turn))
+    layers = () if block.is_whole else block.layers  # a branch around the block may say it already
+    parts = (guards.condition(block), of_layers(layers, n_layers, index), _of_turn(block.turn))
     return " and ".join(filter(None, parts))
 
 

@@ -17,7 +17,6 @@ from sktune.source.classes import (
 )
 from sktune.source.placement import Block, Placed
 from sktune.source.places import contains
-from sktune.source.runs import Function
 from sktune.source.values import (
     CARRIED_PREFILL,
     PREFILL,
@@ -133,7 +132,7 @@ class Guards:
                 forms = carriers.get(name, ())
                 if len(forms) > 1:
                     raise PlanError(
-                        f"{_where(function)} passes {name!r} on, and the file reads prefill from it as "
+                        f"{function.name} passes {name!r} on, and the file reads prefill from it as "
                         f"{' and as '.join(forms)}; add the parameter {PREFILL} to it"
                     )
                 if forms:
@@ -143,7 +142,7 @@ class Guards:
         if "decode" in function.node.name.value:
             return ""
         raise PlanError(
-            f"{_where(function)} cannot distinguish prefill from decode, and prefill must not change; "
+            f"{function.name} cannot distinguish prefill from decode, and prefill must not change; "
             f"add the parameter {PREFILL} to it"
         )
 
@@ -229,10 +228,6 @@ def _root(node: cst.CSTNode) -> str:
     while isinstance(node, cst.Attribute | cst.Call | cst.Subscript):
         node = node.func if isinstance(node, cst.Call) else node.value
     return node.value if isinstance(node, cst.Name) else ""
-
-
-def _where(function: Function) -> str:
-    return f"{function.owner.name}.{function.node.name.value}"
 
 
 def _is_assigned(node: cst.CSTNode, function: cst.FunctionDef) -> bool:

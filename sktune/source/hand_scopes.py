@@ -1,4 +1,4 @@
-"""The scopes that a source already has: taken out, with the names that only they used, or switched off."""
+"""The scopes that a source already has: taken out, with the names that only they used."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,36 +14,23 @@ HELPER = "superkernel_scope"
 BEGIN, END = "super_kernel_scope_begin", "super_kernel_scope_end"
 """What begins and ends a scope of npugraph_ex, in ``torch.npu``."""
 
-
-MAX_REINDENTED = 20
-"""Lines that are moved out by a level when their scope is removed; around more of them, it is switched off instead."""
 _FUNCTION = m.Name(BEGIN) | m.Name(END)
 CALL = m.SimpleStatementLine(body=[m.Expr(m.Call(func=_FUNCTION | m.Attribute(attr=_FUNCTION)))])
-OFF = m.With(items=[m.WithItem(item=m.Call(func=m.Name(HELPER), args=[m.Arg(m.Name("False")), m.ZeroOrMore()]))])
 
 
 @lru_cache(maxsize=4)
-def without_scopes(tree: cst.Module, max_reindented: int | None = None) -> tuple[cst.Module, tuple[str, ...]]:
-    """Return a file without its scopes, and a note on each of them.
-
-    Scopes around more than ``max_reindented`` lines are not removed but switched off; None removes all.
-    """
-    remover = _Remover(max_reindented)
+def without_scopes(tree: cst.Module) -> tuple[cst.Module, tuple[str, ...]]:
+    """Return a file without its scopes, and a note on each of them."""
+    remover = _Remover()
     changed = tree.visit(remover)
     return changed, tuple(remover.notes)
-
-
-def switched_off(tree: cst.Module) -> tuple[cst.BaseSuite, ...]:
-    """Return the bodies of the scopes that are switched off."""
-    return tuple(cst.ensure_type(node, cst.With).body for node in m.findall(tree, OFF))
 
 
 class _Remover(cst.CSTTransformer):
     """Moves the bodies of scopes out by one level, and drops what only their headers used."""
 
-    def __init__(self, max_reindented: int | None) -> None:
+    def __init__(self) -> None:
         self.notes: list[str] = []
-        self._max_reindented = max_reindented
         self._functions: list[cst.FunctionDef] = []
         self._names: list[set[str]] = []
 
@@ -73,12 +60,8 @@ class _Remover(cst.CSTTransformer):
         if not is_scope or not isinstance(updated_node.body, cst.IndentedBlock):
             return updated_node
         assert isinstance(call, cst.Call)
-        is_kept = self._is_kept(updated_node.body) and bool(call.args)
         if self._functions:
-            self._note(call, self._functions[-1], is_kept=is_kept)
-        if is_kept:
-            off = call.with_changes(args=[call.args[0].with_changes(value=cst.Name("False")), *call.args[1:]])
-            return updated_node.with_changes(items=[updated_node.items[0].with_changes(item=off)])
+            self._note(call, self._functions[-1])
         first, *others = updated_node.body.body
         assert isinstance(first, cst.SimpleStatementLine | cst.BaseCompoundStatement)
         first = first.with_changes(leading_lines=(*updated_node.leading_lines, *first.leading_lines))
@@ -92,7 +75,7 @@ class _Remover(cst.CSTTransformer):
             return updated_node
         call = cst.ensure_type(cst.ensure_type(updated_node.body[0], cst.Expr).value, cst.Call)
         if last_name(call.func) == BEGIN and self._functions:
-            self._note(call, self._functions[-1], is_kept=False)
+            self._note(call, self._functions[-1])
         return cst.RemoveFromParent()
 
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If | cst.RemovalSentinel:
@@ -100,22 +83,17 @@ class _Remover(cst.CSTTransformer):
         is_empty = not updated_node.body.body and bool(original_node.body.body)
         return cst.RemoveFromParent() if is_empty and updated_node.orelse is None else updated_node
 
-    def _is_kept(self, body: cst.IndentedBlock) -> bool:
-        return self._max_reindented is not None and _code(body).count("\n") > self._max_reindented
-
-    def _note(self, call: cst.Call, function: cst.FunctionDef, *, is_kept: bool) -> None:
+    def _note(self, call: cst.Call, function: cst.FunctionDef) -> None:
         values = locals_of(function)
-        if not is_kept:
-            self._names[-1] |= {last_name(node) for node in m.findall(call, m.Name())} & values.keys()
+        self._names[-1] |= {last_name(node) for node in m.findall(call, m.Name())} & values.keys()
         arguments = call.args if last_name(call.func) == BEGIN else call.args[1:]
         shown = [_code(argument.value) for argument in arguments]
         for argument in arguments:
             if m.matches(argument.value, m.Name()) and (given := values.get(last_name(argument.value))):
                 known = " or ".join(_code(value) for value in given if value is not None)
                 shown = [known if text == last_name(argument.value) and known else text for text in shown]
-        what = "switched off" if is_kept else "replaced"
         self.notes.append(
-            f"a scope written by hand in {function.name.value} is {what}: {', '.join(shown)}; --undo restores it"
+            f"a scope written by hand in {function.name.value} is replaced: {', '.join(shown)}; --undo restores it"
         )
 
 

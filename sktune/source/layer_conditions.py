@@ -1,45 +1,52 @@
-"""The condition that a layer's number is one of a block's layers, as short as it can be said."""
+"""The condition that a layer's number is one of some layers, as short as it can be said."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from sktune.source.placement import Block
-
-MAX_PERIOD = 8
-"""Layers after which a pattern repeats, as one full attention after three linear ones."""
 MAX_LISTED = 6
 """Numbers that are listed rather than described by their pattern."""
 
 
-def of_layers(block: Block, n_layers: int, index: str) -> str:
-    """Return the condition on ``index``; empty if it always holds, or a branch around the block already says it."""
-    layers = block.layers
-    if not layers or block.is_whole:
+def of_layers(layers: Sequence[int], n_layers: int, index: str) -> str:
+    """Return the condition that ``index`` is one of ``layers``, which ascend; empty if there are no others."""
+    if not layers or len(layers) == n_layers:
         return ""
-    first, last = layers[0], layers[-1]
-    if len(layers) < last - first + 1:
-        periodic = _periodic(layers, n_layers, index) if len(layers) > MAX_LISTED else ""
-        return periodic or f"{index} in ({', '.join(map(str, layers))})"
+    if len(layers) == layers[-1] - layers[0] + 1:
+        return _between(layers[0], layers[-1], n_layers, index)
+    listed = f"{index} in ({', '.join(map(str, layers))})"
+    if len(layers) <= MAX_LISTED:
+        return listed
+    return min(*_patterns(layers, n_layers, index), listed, key=len)
+
+
+def _between(first: int, last: int, n_layers: int, index: str) -> str:
+    """Return the condition of consecutive layers; empty for all layers."""
     if first == last:
         return f"{index} == {first}"
-    if first == 0:
-        return f"{index} <= {last}"
-    return f"{index} >= {first}" if last == n_layers - 1 else f"{first} <= {index} <= {last}"
+    if first > 0 and last < n_layers - 1:
+        return f"{first} <= {index} <= {last}"
+    return f"{index} >= {first}" if first > 0 else f"{index} <= {last}" if last < n_layers - 1 else ""
 
 
-def _periodic(layers: Sequence[int], n_layers: int, index: str) -> str:
-    """Return the condition of layers that repeat with a period from the first of them on; empty if they do not."""
-    wanted = set(layers)
-    for first in sorted({0, layers[0]}):
-        for period in range(2, MAX_PERIOD + 1):
-            rests = {layer % period for layer in wanted}
-            if {layer for layer in range(first, n_layers) if layer % period in rests} != wanted:
-                continue
-            if len(rests) == period - 1:
-                pattern = f"{index} % {period} != {min(set(range(period)) - rests)}"
-            elif len(rests) == 1:
-                pattern = f"{index} % {period} == {min(rests)}"
+def _patterns(layers: Sequence[int], n_layers: int, index: str) -> Iterator[str]:
+    """Yield conditions that say the same as a list of layers: what is missing, ranges, and what repeats."""
+    first, last, wanted = layers[0], layers[-1], set(layers)
+    missing = [layer for layer in range(first, last + 1) if layer not in wanted]
+    without = f"{index} != {missing[0]}" if len(missing) == 1 else f"{index} not in ({', '.join(map(str, missing))})"
+    yield " and ".join(filter(None, (_between(first, last, n_layers, index), without)))
+    begins = [layer for layer in layers if layer - 1 not in wanted]
+    ends = [layer for layer in layers if layer + 1 not in wanted]
+    ranges = [_between(begin, end, n_layers, index) for begin, end in zip(begins, ends, strict=True)]
+    yield f"({' or '.join(ranges)})"
+    for period in range(2, (last - first + 1) // 2 + 1):
+        rests = sorted({layer % period for layer in layers})
+        if len(rests) < period and all((layer % period in rests) == (layer in wanted) for layer in range(first, last)):
+            if len(rests) == 1:
+                pattern = f"{index} % {period} == {rests[0]}"
+            elif len(rests) == period - 1:
+                pattern = f"{index} % {period} != {min(set(range(period)) - set(rests))}"
             else:
-                pattern = f"{index} % {period} in ({', '.join(map(str, sorted(rests)))})"
-            bounded = any(layer % period in rests for layer in range(first))
-            return f"{index} >= {first} and {pattern}" if bounded else pattern
-    return ""
+                pattern = f"{index} % {period} in ({', '.join(map(str, rests))})"
+            # A bound is needed where the pattern would go on.
+            lowest = first if any(layer % period in rests for layer in range(first)) else 0
+            highest = last if any(layer % period in rests for layer in range(last + 1, n_layers)) else n_layers - 1
+            yield " and ".join(filter(None, (_between(lowest, highest, n_layers, index), pattern)))

@@ -10,9 +10,22 @@ from sktune.core.errors import PlanError
 from sktune.core.plan import Options, Plan, Scope
 from sktune.source.call_flow import Follower
 from sktune.source.classes import ModuleClass
-from sktune.source.places import LAYER, Place, contains, places_of
-from sktune.source.runs import Function, Run, Statement, Step, Turn
+from sktune.source.places import LAYER, CallTree, Place, places_of
+from sktune.source.runs import Function, Run, Step, Turn
 from sktune.source.values import Known
+
+
+class MissingUnitError(PlanError):
+    """A unit of the plan is not called in a decode step; ``is_elsewhere`` if it is in other layers."""
+
+    def __init__(self, unit: str, *, is_elsewhere: bool) -> None:
+        elsewhere = ", which runs in other layers" if is_elsewhere else ""
+        super().__init__(
+            f"no class runs the plan's units; the closest one never calls {unit!r} by name{elsewhere}; "
+            "apply the plan in Python: sktune.apply(model, plan)"
+        )
+        self.is_elsewhere = is_elsewhere
+
 
 ENTRIES = ("decode", "forward")
 """Methods of the model in which a decode step may begin; the first that runs the plan's units is used."""
@@ -54,12 +67,6 @@ class Block:
     turn: Turn | None
     own_labels: tuple[str, ...]
     inside: tuple[cst.BaseStatement, ...]
-
-    def surrounds(self, body: cst.BaseSuite) -> bool:
-        """Whether all statements of ``body`` are in the block."""
-        if self.suite is body:
-            return self.first == 0 and self.last == len(body.body) - 1
-        return any(contains(statement, body) for statement in self.suite.body[self.first : self.last + 1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,10 +127,10 @@ def find_blocks(
         PlanError: no class of the file runs the plan's units, or a scope cannot be expressed in this source.
     """
     step = _decode_step(classes, plan, n_layers, known)
-    runs = list(step.run.walk())
+    calls = CallTree(step.run)
     grouped: dict[tuple[Any, ...], list[tuple[Scope, Place, Place | None]]] = {}
     for scope in plan.scopes:
-        begin, end = places_of(scope, runs, in_calls=in_calls)
+        begin, end = places_of(scope, calls, in_calls=in_calls)
         key = begin.key, scope.options, end and (end.key, _distance(begin, end))
         grouped.setdefault(key, []).append((scope, begin, end))
     blocks, apart = [], []
@@ -139,9 +146,18 @@ def find_blocks(
     if not in_calls:
         _refuse_crossings(blocks)
     owners: dict[bool, set[str]] = {True: set(), False: set()}
-    for each in (each for _, each in runs if each.layer is not None):
+    for each in (each for _, each in calls.runs if each.layer is not None):
         owners[f".{each.layer}." in f".{each.prefix}"].add(each.function.owner.name)
     return Placed(tuple(blocks), tuple(apart), frozenset(owners[True]), frozenset(owners[False]))
+
+
+def refuse_missing(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> None:
+    """Refuse a plan with a unit that only other layers have; raises ``MissingUnitError``."""
+    try:
+        _decode_step(classes, plan, n_layers, known)
+    except MissingUnitError as failure:
+        if failure.is_elsewhere:
+            raise
 
 
 def _refuse_shared(members: Sequence[tuple[Scope, Place]], modules: Modules) -> None:
@@ -149,14 +165,14 @@ def _refuse_shared(members: Sequence[tuple[Scope, Place]], modules: Modules) -> 
     scope, place = members[0]
     turn, function = place.run.turn, place.run.function
     own = {each.run.prefix.rstrip(".") for _, each in members}
-    layers = [f".{each.run.layer}." for _, each in members if f".{each.run.layer}." in f".{each.run.prefix}"]
+    layers = {str(each.run.layer) for _, each in members if str(each.run.layer) in each.run.prefix.split(".")}
     of_class = [path for path, names in modules.items() if function.owner.name in names]
-    others = [path for path in of_class if path not in own and any(layer in f".{path}." for layer in layers)]
-    shared = others[0] if others else max(own) if len(own) > len(set(layers)) > 0 else ""
+    others = [path for path in of_class if path not in own and not layers.isdisjoint(path.split("."))]
+    shared = others[0] if others else max(own) if len(own) > len(layers) > 0 else ""
     if shared:
         raise PlanError(
             f"scope {scope.label!r} cannot be expressed in this file: {place.run.prefix.rstrip('.')!r} and {shared!r} "
-            f"share {function.owner.name}.{function.node.name.value}, which does not know which of them it is"
+            f"share {function.name}, which does not know which of them it is"
         )
     if turn and turn.count > 1 and not turn.index:
         raise PlanError(
@@ -166,26 +182,32 @@ def _refuse_shared(members: Sequence[tuple[Scope, Place]], modules: Modules) -> 
 
 
 def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> _DecodeStep:
-    units = list(dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last)))
-    best: tuple[int, str] = (0, "")
-    for prefix in _prefixes(units[0]):
+    units = dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last))
+    for outer, inner in ((prefix.rstrip("."), unit) for unit in units for prefix in _prefixes(unit)):
+        if outer in units:
+            raise PlanError(f"the plan's unit {outer!r} contains {inner!r}; name units that do not contain each other")
+    first = next(iter(units))
+    best: tuple[int, str, bool] = (0, first, False)
+    for prefix in (each for each in _prefixes(first) if all(unit.startswith(each) for unit in units)):
         local = [unit.removeprefix(prefix) for unit in units]
         for owner in classes.values():
             for method in ENTRIES:
+                ends = [local[0], local[-1]]
+                probe = Follower(classes, ends, n_layers, known).follow(owner, method)
+                if probe is None or _called(probe).isdisjoint(ends):
+                    continue  # most classes run none of the units, and two units are followed in a moment
                 follower = Follower(classes, local, n_layers, known)
                 run = follower.follow(owner, method)
-                called = _called(run) if run else set()
+                assert run is not None
+                called = _called(run)
                 if called >= set(local):
-                    assert run is not None
                     modules = {prefix + path: each for path, each in follower.modules.items()}
                     everywhere = Follower(classes, _in_all_layers(local, n_layers), n_layers, known)
                     return _DecodeStep(_renamed(run, prefix), modules, _layers(everywhere.follow(owner, method)))
-                missing = next(unit for unit in local if unit not in called)
-                best = max(best, (len(called & set(local)), missing))
-    raise PlanError(
-        f"no class runs the plan's units; the closest one never calls {best[1]!r} by name; "
-        "apply the plan in Python: sktune.apply(model, plan)"
-    )
+                missing, name = next(each for each in zip(local, units, strict=True) if each[0] not in called)
+                keys = {LAYER.sub("", unit, count=1) for unit in called}
+                best = max(best, (len(called & set(local)), name, LAYER.sub("", missing, count=1) in keys))
+    raise MissingUnitError(best[1], is_elsewhere=best[2])
 
 
 def _in_all_layers(units: Sequence[str], n_layers: int) -> list[str]:
@@ -225,22 +247,11 @@ def _renamed(run: Run, prefix: str) -> Run:
     def names(local: frozenset[str]) -> frozenset[str]:
         return frozenset(prefix + name for name in local)
 
-    statements = tuple(
-        Statement(
-            statement.node,
-            tuple(
-                Step(
-                    names(step.firsts),
-                    names(step.lasts),
-                    tuple(_renamed(inner, prefix) for inner in step.runs),
-                    names(step.exits),
-                )
-                for step in statement.steps
-            ),
-            statement.may_leave,
-        )
-        for statement in run.statements
-    )
+    def renamed(step: Step) -> Step:
+        runs = tuple(_renamed(inner, prefix) for inner in step.runs)
+        return replace(step, firsts=names(step.firsts), lasts=names(step.lasts), runs=runs, exits=names(step.exits))
+
+    statements = tuple(replace(each, steps=tuple(map(renamed, each.steps))) for each in run.statements)
     return replace(run, statements=statements, prefix=prefix + run.prefix)
 
 
@@ -308,5 +319,5 @@ def _refuse_crossings(blocks: Sequence[Block]) -> None:
                 raise PlanError(
                     f"the scopes from {block.covers[0]!r} and from {other.covers[0]!r} cannot be expressed in this "
                     f"file: they overlap, in different layers, and all layers share "
-                    f"{block.function.owner.name}.{block.function.node.name.value}"
+                    f"{block.function.name}"
                 )

@@ -1,15 +1,16 @@
 """Where a scope begins and where it ends, in the runs of a decode step."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import libcst as cst
 
 from sktune.core.errors import PlanError
 from sktune.core.plan import Scope
 from sktune.source.besides import around
-from sktune.source.runs import Function, Run, Statement
+from sktune.source.runs import Run, Statement, Step
 
 LAYER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 """The number of a layer in a unit's name, the first of its numbers."""
@@ -34,84 +35,157 @@ class Place:
         return [*(around(first, scope.first, -1) if begins else ()), *(around(last, scope.last, 1) if ends else ())]
 
 
-def places_of(scope: Scope, runs: Sequence[tuple[int, Run]], *, in_calls: bool) -> tuple[Place, Place | None]:
+Way = Sequence[tuple[Run, int, Step | None]]
+"""From outside to a statement: a run, the number of its statement, and the step in it that goes on; None at last."""
+
+
+class CallTree:
+    """The statements of a decode step, as a tree of runs: which of them call which unit, and where each is.
+
+    Attributes:
+        runs: all of them, each with its depth, from the step's own on.
+    """
+
+    def __init__(self, step: Run) -> None:
+        self.runs: list[tuple[int, Run]] = []
+        self._above: dict[Run, tuple[tuple[Run, int, Step], ...]] = {}
+        self._firsts: dict[str, list[tuple[int, Run, int]]] = {}
+        self._lasts: dict[str, list[tuple[int, Run, int]]] = {}
+        self._calls: dict[str, list[tuple[int, int]]] = {}
+        self._spans: dict[Statement, tuple[int, int]] = {}
+        self._count = 0
+        self._add(step, ())
+
+    def _add(self, run: Run, above: tuple[tuple[Run, int, Step], ...]) -> None:
+        depth = len(above)
+        self.runs.append((depth, run))
+        self._above[run] = above
+        for index, statement in enumerate(run.statements):
+            begin = self._count
+            for found, units in ((self._firsts, statement.firsts), (self._lasts, statement.lasts)):
+                for unit in units:
+                    found.setdefault(unit, []).append((depth, run, index))
+            for step in statement.steps:
+                if not step.runs:
+                    self._count += 1
+                    for unit in step.firsts:
+                        self._calls.setdefault(unit, []).append((self._count, id(statement.node)))
+                for inner in step.runs:
+                    self._add(inner, (*above, (run, index, step)))
+            self._spans[statement] = begin, self._count
+
+    def place(self, scope: Scope) -> tuple[Place | None, bool]:
+        """Return the innermost statements that begin with the scope's first unit and end with its last.
+
+        Also whether there are any that do so in a branch, or for a part of the unit's calls.
+        """
+        across = _layer_of(scope.first) != _layer_of(scope.last)
+        lasts: dict[Run, list[int]] = {}
+        for _, run, last in self._lasts.get(scope.last, ()):
+            lasts.setdefault(run, []).append(last)
+        places = [
+            Place(run, first, last, depth)
+            for depth, run, first in self._firsts.get(scope.first, ())
+            if not (run.is_repeated and run.layer is None and across)  # each pass would have a scope of its own
+            for last in lasts.get(run, ())
+            if last >= first
+        ]
+        # A unit may be called in several branches: a block around a single branch would leave the others without one.
+        whole = [place for place in places if all(self._holds_all(place, unit) for unit in (scope.first, scope.last))]
+        return max(whole, key=lambda place: (place.depth, place.first - place.last), default=None), bool(places)
+
+    def edges(self, unit: str, side: int) -> list[Place]:
+        """Return the statements that call ``unit``, and before it nothing, if ``side`` is -1, or after it.
+
+        The innermost come first.
+        """
+        found = {}
+        for depth, run, index in (self._firsts if side < 0 else self._lasts).get(unit, ()):
+            if not run.is_repeated or run.layer is not None:
+                calling = [at for at, each in enumerate(run.statements) if self._calls_in(unit, each, each)]
+                place = Place(run, calling[0], calling[-1], depth)
+                if index == calling[0 if side < 0 else -1] and self._holds_all(place, unit):
+                    found[place.run] = place
+        return sorted(found.values(), key=lambda place: -place.depth)
+
+    def _holds_all(self, place: Place, unit: str) -> bool:
+        """Whether every call of ``unit`` in the decode step is in the statements of ``place``.
+
+        A function that several branches call is in the source only once.
+        """
+        statements = place.run.statements
+        inside = self._calls_in(unit, statements[place.first], statements[place.last])
+        return inside == {node for _, node in self._calls[unit]}
+
+    def _calls_in(self, unit: str, first: Statement, last: Statement) -> set[int]:
+        """Return the identities of the innermost statements that call ``unit``, from one statement to another."""
+        begin, end = self._spans[first][0], self._spans[last][1]
+        return {node for number, node in self._calls.get(unit, ()) if begin < number <= end}
+
+    def obstacle(self, begin: Place, end: Place) -> str:
+        """Return why decode may run only one of a scope's two calls; empty if it always runs both."""
+        ways: list[Way] = [(*self._above[each.run], (each.run, each.first, None)) for each in (begin, end)]
+        common = 0
+        while all(len(way) > common + 1 for way in ways) and ways[0][common][2] is ways[1][common][2]:
+            if ways[0][common + 1][0] is not ways[1][common + 1][0]:
+                break
+            common += 1
+        # Each statement that begins the scope may leave itself, unless it has more around what begins there.
+        begins = [(run, run.statements[index + (run is not begin.run) :]) for run, index, _ in ways[0]]
+        both, last, _ = ways[1][common]
+        between = both.statements[len(both.statements) - len(begins[common][1]) : last]
+        # Below the statements that have both, what leaves before either leaves the other alone; what leaves after the
+        # begin does so in the function that has both.
+        before = [(run, run.statements[:index]) for way in ways for run, index, _ in way[common + 1 :]]
+        after = [(run, statements) for run, statements in begins[common + 1 :] if run.function is both.function]
+        passed = [(run, run.statements) for run in _passes_before(ways[1][common:], ways[0][common:])]
+        for run, statements in ((both, between), *before, *after, *passed):
+            if any(each.may_leave for each in statements):
+                return f"{run.function.name} may return, or leave a loop, before"
+        for run, _, step in (link for way in ways for link in way[common:]):
+            if step and not step.is_certain:
+                return f"a branch or a loop of {run.function.name} has only its begin or only its end"
+        return ""
+
+    def innermost(self, unit: str, side: int) -> Run | None:
+        """Return the innermost run with a statement that begins with ``unit``, if ``side`` is -1, or ends with it."""
+        found = (self._firsts if side < 0 else self._lasts).get(unit, ())
+        return max(found, key=lambda each: each[0])[1] if found else None
+
+    def is_before(self, unit: str, other: str) -> bool:
+        """Whether ``unit`` runs before ``other`` does, for the first or for the last time."""
+        calls, others = self._calls[unit], self._calls[other]
+        return min(calls) < min(others) or max(calls) < max(others)
+
+
+def _passes_before(end: Way, begin: Way) -> Iterator[Run]:
+    """Yield the passes of loops between a scope's begin and its end; both ways start in the innermost common run."""
+    for (_, _, step), (inner, _, _) in pairwise(end):
+        assert step
+        runs = step.runs[: step.runs.index(inner)]
+        is_shared = step is begin[0][2]
+        yield from runs[step.runs.index(begin[1][0]) + 1 :] if is_shared else runs
+
+
+def places_of(scope: Scope, calls: CallTree, *, in_calls: bool) -> tuple[Place, Place | None]:
     """Return where a scope is, or where it begins and where it ends, if it can be written as calls.
 
     Raises:
         PlanError: it cannot be expressed.
     """
-    place, is_called = _place(scope, runs)
+    place, is_called = calls.place(scope)
     if place:
         return place, None
-    begin, end = (_edge(unit, runs, side) for unit, side in ((scope.first, -1), (scope.last, 1)))
-    obstacle = "its units are called in several places" if is_called else _obstacle(scope, runs)
+    ways = [(begin, end) for begin in calls.edges(scope.first, -1) for end in calls.edges(scope.last, 1)]
+    obstacles = [calls.obstacle(begin, end) for begin, end in ways]
+    is_reversed = calls.is_before(scope.last, scope.first)
+    if in_calls and not is_reversed and "" in obstacles:
+        return ways[obstacles.index("")]
+    reason = _obstacle(scope, calls, is_called=is_called, is_reversed=is_reversed)
+    reason = reason if is_reversed else ", and ".join(filter(None, (reason, *obstacles[:1])))
     if not in_calls:
-        obstacle += "; start the program with the plan instead, which needs no edit (sktune.launch)"
-    elif begin and end:
-        leaving = _may_be_left(begin, end, runs[0][1])
-        if leaving is None:
-            return begin, end
-        obstacle += f", and {leaving.owner.name}.{leaving.node.name.value} may return before"
-    raise PlanError(f"scope {scope.label!r} cannot be expressed in this file: {obstacle}")
-
-
-def _edge(unit: str, runs: Sequence[tuple[int, Run]], side: int) -> Place | None:
-    """Return the innermost statements that call ``unit``, and before it nothing, if ``side`` is -1, or after it."""
-    found = []
-    for depth, run in runs:
-        calls = [index for index, each in enumerate(run.statements) if any(_calls_of(unit, [each]))]
-        if not calls or (run.is_repeated and run.layer is None):
-            continue
-        place = Place(run, calls[0], calls[-1], depth)
-        first, last = (run.statements[index] for index in (place.first, place.last))
-        if unit in (first.firsts if side < 0 else last.lasts) and _holds_all(place, unit, runs[0][1]):
-            found.append(place)
-    return max(found, key=lambda place: place.depth, default=None)
-
-
-def _may_be_left(begin: Place, end: Place, step: Run) -> Function | None:
-    """Return a function that decode may leave so that only one of a scope's calls would run; None if there is none."""
-    both = step
-    while inner := [run for run in _inside(both) if {begin.run, end.run} <= {each for _, each in run.walk()}]:
-        both = inner[0]
-    return next((place.run.function for place in (begin, end) if _leaves_before(place, both)), None)
-
-
-def _leaves_before(place: Place, run: Run) -> bool:
-    for index, statement in enumerate(run.statements):
-        if run is place.run and index == place.first:
-            return False
-        for inner in (each for step in statement.steps for each in step.runs):
-            if place.run in {each for _, each in inner.walk()}:
-                return _leaves_before(place, inner)
-        if statement.may_leave:
-            return True
-    return False
-
-
-def _inside(run: Run) -> Iterator[Run]:
-    yield from (inner for statement in run.statements for step in statement.steps for inner in step.runs)
-
-
-def _place(scope: Scope, runs: Sequence[tuple[int, Run]]) -> tuple[Place | None, bool]:
-    """Return the innermost statements that begin with the scope's first unit and end with its last.
-
-    Also whether there are any that do so in a branch, or for a part of the unit's calls.
-    """
-    places: list[Place] = []
-    across = _layer_of(scope.first) != _layer_of(scope.last)
-    for depth, run in runs:
-        if run.is_repeated and run.layer is None and across:
-            continue  # each pass would have a scope of its own
-        firsts = [index for index, each in enumerate(run.statements) if scope.first in each.firsts]
-        lasts = [index for index, each in enumerate(run.statements) if scope.last in each.lasts]
-        places += [Place(run, first, last, depth) for first in firsts for last in lasts if last >= first]
-    # A unit may be called in several branches: a block around a single branch would leave the others without a scope.
-    whole = [
-        place for place in places if all(_holds_all(place, unit, runs[0][1]) for unit in (scope.first, scope.last))
-    ]
-    innermost = max(whole, key=lambda place: (place.depth, place.first - place.last)) if whole else None
-    return innermost, bool(places)
+        reason += "; start the program with the plan instead, which needs no edit (sktune.launch)"
+    raise PlanError(f"scope {scope.label!r} cannot be expressed in this file: {reason}")
 
 
 def _layer_of(unit: str) -> str:
@@ -120,46 +194,24 @@ def _layer_of(unit: str) -> str:
     return unit[: found.end()] if found else ""
 
 
-def _holds_all(place: Place, unit: str, step: Run) -> bool:
-    """Whether every call of ``unit`` in the decode ``step`` is in the statements of ``place``.
-
-    A function that several branches call is in the source only once.
-    """
-    inside = place.run.statements[place.first : place.last + 1]
-    return set(_calls_of(unit, inside)) == set(_calls_of(unit, step.statements))
-
-
-def _calls_of(unit: str, statements: Sequence[Statement]) -> Iterator[int]:
-    """Yield the identities of the innermost statements that call ``unit``."""
-    for statement in statements:
-        for step in statement.steps:
-            if unit in step.firsts and not step.runs:
-                yield id(statement.node)
-            for run in step.runs:
-                yield from _calls_of(unit, run.statements)
-
-
-def _obstacle(scope: Scope, runs: Sequence[tuple[int, Run]]) -> str:
-    begins = _innermost(runs, lambda statement: scope.first in statement.firsts)
-    ends = _innermost(runs, lambda statement: scope.last in statement.lasts)
-    if begins is None:
+def _obstacle(scope: Scope, calls: CallTree, *, is_called: bool, is_reversed: bool) -> str:
+    if is_called:
+        return "its units are called in several places"
+    begin, end = calls.innermost(scope.first, -1), calls.innermost(scope.last, 1)
+    if begin is None:
         return f"{scope.first!r} is not the first unit that its statement runs; move it to a separate statement"
-    if ends is None:
+    if end is None:
         return f"{scope.last!r} is not the last unit that its statement runs; move it to a separate statement"
-    if begins == ends:
-        inner = any(run.turn for _, run in runs if any(scope.first in each.firsts for each in run.statements))
-        loop = "loop inside the layer" if inner else "loop over layers"
-        return f"it begins in one iteration of the {loop} in {begins} and ends in a later one"
-    return f"it begins in {begins} and ends in {ends}"
-
-
-def _innermost(runs: Sequence[tuple[int, Run]], holds: Callable[[Statement], bool]) -> str | None:
-    """Return the function of the innermost statement that ``holds``."""
-    functions = [(depth, run.function) for depth, run in runs if any(map(holds, run.statements))]
-    if not functions:
-        return None
-    _, function = max(functions, key=lambda item: item[0])
-    return f"{function.owner.name}.{function.node.name.value}"
+    if is_reversed:
+        return f"its last unit {scope.last!r} runs before its first one {scope.first!r}"
+    function = begin.function
+    if function.name != end.function.name:
+        return f"it begins in {function.name} and ends in {end.function.name}"
+    if begin.layer != end.layer:
+        return f"it begins in one iteration of the loop over layers in {function.name} and ends in a later one"
+    if begin.turn != end.turn:
+        return f"it begins in one iteration of the loop inside the layer in {function.name} and ends in a later one"
+    return f"no list of statements in {function.name} has both its first and its last unit"
 
 
 def contains(node: cst.CSTNode, part: cst.CSTNode) -> bool:

@@ -19,6 +19,11 @@ class Function:
     owner: ModuleClass
     node: cst.FunctionDef
 
+    @property
+    def name(self) -> str:
+        """Its name with that of the class."""
+        return f"{self.owner.name}.{self.node.name.value}"
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -43,12 +48,14 @@ class Step:
         firsts, lasts: modules that may run first and last in it; several only where it branches.
         runs: of the suites inside; empty for a unit.
         exits: modules that may run last before a ``return`` in these suites.
+        is_certain: whether all these suites run; else one of them does, or perhaps none.
     """
 
     firsts: frozenset[str]
     lasts: frozenset[str]
     runs: "tuple[Run, ...]" = ()
     exits: frozenset[str] = frozenset()
+    is_certain: bool = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ npugraph_ex wants direct calls: graph-autofusion's guide warns that marks made b
 reach the captured graph. Each way out of the scope, such as a ``return``, gets its end.
 """
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,8 @@ from sktune.source.placement import Block
 
 MAX_INLINE = 60
 """Characters of arguments that fit on the line of their ``with``."""
-MAX_CONDITION = 100
-"""Characters of a condition that fit on the line of their ``if``."""
+MAX_LINE = 96
+"""Characters of arguments, or of a condition, that fit on a line of their own, which is indented."""
 PLAIN = m.Name() | m.Attribute() | m.Tuple() | m.Integer() | m.Element() | m.Comma() | m.Dot()
 """What a ``return`` can contain without computing something, which belongs in the scope."""
 RESULT = "result"
@@ -78,6 +79,8 @@ def _in_helper(header: ScopeHeader, body: Statements) -> Statements:
     """Return ``with superkernel_scope(condition, label, options):`` around the body."""
     options = scope_options.render(dict(header.block.options))
     arguments = f'{header.condition}, {header.label}, "{options}"'
+    if len(arguments) > MAX_LINE:
+        arguments = f'{_wrapped(header.condition)},\n    {header.label},\n    "{options}",'
     call = f"{HELPER}({arguments})" if len(arguments) <= MAX_INLINE else f"{HELPER}(\n    {arguments}\n)"
     blank, body = _blank_lines_out(body)
     block = cst.parse_statement(f"with {call}:\n    pass\n")
@@ -111,10 +114,18 @@ def with_calls(statements: Sequence[cst.BaseStatement], headers: Sequence[ScopeH
     return written
 
 
+def _wrapped(condition: str) -> str:
+    """Return a condition in lines of at most ``MAX_LINE`` characters, broken before an ``and`` where that is enough."""
+    if len(condition) <= MAX_LINE:
+        return condition
+    lines = condition.replace(" and ", "\nand ").splitlines()
+    return "\n".join(textwrap.fill(line, MAX_LINE, break_on_hyphens=False) for line in lines).replace("\n", "\n    ")
+
+
 def _guarded(header: ScopeHeader, call: str) -> cst.If:
     condition = header.condition
-    if len(condition) > MAX_CONDITION:
-        condition = f"(\n    {condition}\n)"
+    if len(condition) > MAX_LINE:
+        condition = f"(\n    {_wrapped(condition)}\n)"
     statement = cst.parse_statement(f"if {condition}:\n    torch.npu.{call}({header.label})\n")
     assert isinstance(statement, cst.If)
     return statement
@@ -136,7 +147,7 @@ def _refuse_changed_names(header: ScopeHeader, statements: Sequence[cst.BaseStat
     if changed := sorted(names & assigned - {"self"}):
         function = header.block.function
         raise PlanError(
-            f"{function.owner.name}.{function.node.name.value} assigns {changed[0]!r} within the scope "
+            f"{function.name} assigns {changed[0]!r} within the scope "
             f"{header.label}, whose condition or label depends on it; assign another name there"
         )
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import libcst as cst
 import libcst.matchers as m
 
-from sktune.source.classes import ModuleClass, attribute_of_self, last_name
+from sktune.source.classes import ModuleClass, attribute_of_self, last_name, parameters_of
 
 PREFILL = "is_prefill"
 """The models' name of the flag that is set in prefill."""
@@ -63,19 +63,27 @@ class Place:
 
     Attributes:
         owner: the class.
-        names: values of local names and of parameters.
+        names: values of local names and of the function's parameters.
         function: the method, for its local names; None for ``__init__``.
+        made_with: values of the parameters of ``__init__``, where ``function`` is another.
+        pending: local names whose values are being evaluated.
     """
 
     known: Known
     owner: ModuleClass
     names: Mapping[str, Any] = field(default_factory=dict)
     function: cst.FunctionDef | None = None
+    made_with: Mapping[str, Any] = field(default_factory=dict)
+    pending: frozenset[str] = frozenset()
 
 
-def truth(node: cst.BaseExpression, place: Place) -> bool | None:
+def truth(node: cst.BaseExpression, place: Place, depth: int = 0) -> bool | None:
     """Return whether a condition holds in a decode step; None if that is not known."""
-    value = evaluate(node, place)
+    return truth_of(evaluate(node, place, depth))
+
+
+def truth_of(value: Any) -> bool | None:
+    """Return whether a value counts as true; None if it is not known."""
     if isinstance(value, _Part):
         return bool(value.values) or None
     return None if value is UNKNOWN else bool(value)
@@ -104,6 +112,8 @@ def _name(node: cst.Name, place: Place, depth: int) -> Any:
     constants = {"True": True, "False": False, "None": None}
     if node.value in constants:
         return constants[node.value]
+    if node.value in place.pending:
+        return UNKNOWN
     if node.value in place.names:
         return place.names[node.value]
     if node.value in CONFIGURATION:
@@ -112,16 +122,17 @@ def _name(node: cst.Name, place: Place, depth: int) -> Any:
         return _Part(place.known.settings)
     functions = [place.function] if place.function else place.owner.initializers
     values = [value for function in functions for value in locals_of(function).get(node.value, ())]
-    return evaluate(values[0], place, depth) if len(values) == 1 and values[0] is not None else UNKNOWN
+    is_given = place.function is not None and node.value in parameters_of(place.function)
+    if len(values) != 1 or values[0] is None or is_given:  # a parameter may only be set where none is given
+        return UNKNOWN
+    # What a name's own value reads of it is what it was before: x = x if x is not None else y.
+    return evaluate(values[0], replace(place, pending=place.pending | {node.value}), depth)
 
 
 def _attribute(node: cst.Attribute, place: Place, depth: int) -> Any:
     if name := attribute_of_self(node):
         values = place.owner.assigned.get(name, ())
-        # A name of the method is none of ``__init__``.
-        parameters = place.owner.parameters
-        names = {key: value for key, value in place.names.items() if not place.function or key in parameters}
-        inside = replace(place, function=None, names=names)
+        inside = replace(place, function=None, names=place.made_with, pending=frozenset()) if place.function else place
         if not values and name in CONFIGURATION + SETTINGS:
             return _name(cst.Name(name), inside, depth)
         return evaluate(values[0], inside, depth) if len(values) == 1 else UNKNOWN
@@ -226,7 +237,7 @@ def _applied(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) 
 
 
 def _choice(node: cst.IfExp, place: Place, depth: int) -> Any:
-    test = truth(node.test, place)
+    test = truth(node.test, place, depth)
     return UNKNOWN if test is None else evaluate(node.body if test else node.orelse, place, depth)
 
 

@@ -30,7 +30,7 @@ from sktune.analysis.decision import (
 )
 from sktune.analysis.guide_options import OptionResult, Status, improvement_percent, option_results
 from sktune.analysis.model import Analysis
-from sktune.analysis.model_folder import model_or_recipe, place_of, settings_of
+from sktune.analysis.model_folder import model_or_recipe, place_of
 from sktune.analysis.recommendation import recommend
 from sktune.analysis.sentences import SENTENCES
 from sktune.backends import availability
@@ -319,16 +319,40 @@ def test_a_program_that_uses_npugraph_ex_gets_a_plan_for_it(
 def test_settings_are_found_at_any_depth_of_the_yaml(tmp_path: Path) -> None:
     """Old and new layouts of cann-recipes-infer; missing settings stay missing."""
     path = tmp_path / "decode.yaml"
-    path.write_text(
+
+    def settings(text: str) -> Any:
+        path.write_text(text)
+        place = place_of(tmp_path, path)
+        assert place
+        return place.settings
+
+    text = (
         "model_config:\n  exe_mode: ge_graph\n  next_n: 1\n  custom_params: {enable_superkernel: true}\n"
         "scheduler_config: {batch_size: 96}\n"
     )
-    assert settings_of(path) == {"exe_mode": "ge_graph", "enable_superkernel": True, "batch_size": 96, "next_n": 1}
-    path.write_text("exe_mode: eager\n")
-    assert settings_of(path) == {"exe_mode": "eager"}
+    assert settings(text) == {"exe_mode": "ge_graph", "enable_superkernel": True, "batch_size": 96, "next_n": 1}
+    assert settings("exe_mode: eager\n") == {"exe_mode": "eager"}
     with pytest.raises(BadInputError, match="is not YAML"):
-        path.write_text("a: [")
-        settings_of(path)
+        settings("a: [")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch"),
+    [
+        ("world_size: 16, attn_tp_size: 1", 4),
+        ("world_size: 16, attn_tp_size: 8", 32),
+        ("world_size: 1", 64),
+        ("world_size: 16", 0),
+        ("world_size: 16, attn_tp_size: 3", 0),
+        ("other: 1", 64),
+    ],
+)
+def test_the_batch_of_a_yaml_is_shared_out_among_the_ranks(sizes: str, batch: int, tmp_path: Path) -> None:
+    """``batch_size`` is that of all data-parallel groups, as `recipe init` says; 0 where the YAML does not say it."""
+    path = tmp_path / "decode.yaml"
+    path.write_text(f"parallel_config: {{{sizes}}}\nscheduler_config: {{batch_size: 64}}\n")
+    place = place_of(tmp_path, path)
+    assert place and place.batch == batch
 
 
 def test_a_folder_without_a_loadable_model_needs_a_model_to_search_on(tmp_path: Path) -> None:
@@ -554,6 +578,7 @@ def test_risks_name_what_the_figures_leave_out(tmp_path: Path, monkeypatch: pyte
     path = folder / "config.yaml"
     path.write_text(
         path.read_text().replace("batch_size: 2", "batch_size: 96\n  next_n: 1").replace("ge_graph", "eager")
+        + "parallel_config: {world_size: 16, attn_tp_size: 1}\n"
     )
     study = fake_study(
         tmp_path, {"attention only": 1.048, "MoE only": Reason.MISMATCH, "attention + MoE": Reason.TIMEOUT}
@@ -563,7 +588,9 @@ def test_risks_name_what_the_figures_leave_out(tmp_path: Path, monkeypatch: pyte
         "stand_in", "not_compared", "small_model", "other_model", "mode", "batch", "draft", "below_bar", "mismatch",
         "failed", "not_reached", "prefill", "one_device",
     ]  # fmt: skip
-    assert "model.layers.1.mlp" in next(risk.text for risk in analysis.risks if risk.name == "mismatch")
+    texts = {risk.name: risk.text for risk in analysis.risks}
+    assert "model.layers.1.mlp" in texts["mismatch"]
+    assert texts["batch"].endswith("batch_size 96, 6 on each die, and the search used 4: pass --batch 6.")
     assert analysis.change is not None and "exe_mode is 'eager'" in analysis.change.refused
 
 

@@ -37,7 +37,7 @@ Looked at: cann-recipes-infer fbc225d (21 August 2026) and 3a0b2c8 (31 December 
 2026)."""
 _REASONS = {
     "cannot be tuned": "the YAML cannot be tuned",
-    "YAML files to start": "several YAMLs, or none",
+    "to start a model with": "several YAMLs, or none",
     "no max_new_tokens in its YAMLs": "no decode step in a model's YAMLs",
     "show no decode step": "Python programs without a decode step",
     "a decode step is seen": "a start script without a decode step",

@@ -186,12 +186,54 @@ def test_scopes_over_two_layers_have_a_label_each(marks: list[str]) -> None:
     assert 'super_kernel_scope_end(f"mlp_to_self_attn_{self.layer_idx - 1}")' in source
 
 
-def test_a_scope_whose_end_may_not_be_reached_is_refused() -> None:
-    """A return before it, in the function where it would end, leaves the scope open."""
+@pytest.mark.parametrize("early", [False, True])
+def test_a_begin_and_its_end_are_in_the_same_branch(early: bool, marks: list[str]) -> None:
+    """A unit in a branch that the source does not decide: its scope begins before the branch, as it ends after it."""
+    body = """        if early:
+            hidden_states = hidden_states - 1
+            hidden_states = self.norm(hidden_states)
+        return self.mlp(hidden_states)
+"""
+    text = MODEL.replace("BODY", body).replace("self.mlp = MLP()", "self.mlp = MLP()\n        self.norm = MLP()")
+    for first, last, distance in (("norm", "mlp", 0), ("norm", "self_attn", 1), ("self_attn", "norm", 0)):
+        plan = Plan(
+            tuple(
+                Scope(f"model.layers.{i}.{first}", f"model.layers.{i + distance}.{last}") for i in range(2 - distance)
+            )
+        )
+        marks.clear()
+        source = rewrite(text, plan, 2, "executor.utils", flavour=ScopeFlavour.CAPTURED).text
+        ran(source, is_prefill=False, early=early)
+        assert [mark.partition(" ")[0] for mark in marks] == ["begin", "end"] * (2 - distance)
+        assert [mark.partition(" ")[2] for mark in marks[::2]] == [mark.partition(" ")[2] for mark in marks[1::2]]
+
+
+def test_a_loop_over_layers_that_may_be_left_keeps_scopes_within_a_layer() -> None:
+    """Else ``break`` would leave a scope open that ends in a later layer."""
+    text = MODEL.replace("BODY", BODIES["name returned"]).replace("range(2)", "range(3)")
+    call = "            hidden_states = layer(hidden_states, is_prefill, early)\n"
+    text = text.replace(call, f"{call}            if early:\n                break\n")
+    rewrite(text, PLAN, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED)
+    across = Plan((Scope("model.layers.0.self_attn", "model.layers.1.mlp"),))
+    with pytest.raises(PlanError, match=r"and Model\.forward may return, or leave a loop, before"):
+        rewrite(text, across, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED)
+
+
+def test_an_end_before_its_begin_is_refused() -> None:
+    """Of one layer; an end in the next layer is after it."""
+    text = MODEL.replace("BODY", BODIES["name returned"])
+    plan = Plan((Scope("model.layers.0.mlp", "model.layers.0.self_attn"),))
+    with pytest.raises(PlanError, match=r"its last unit 'model\.layers\.0\.self_attn' runs before its first one"):
+        rewrite(text, plan, 2, "executor.utils", flavour=ScopeFlavour.CAPTURED)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_an_end_that_may_not_be_reached_is_moved_out(early: bool, marks: list[str]) -> None:
+    """A return before it, in the function where it would end, would leave the scope open: it ends in the caller."""
     plan = Plan((Scope("model.layers.0.self_attn", "model.layers.1.mlp"),))
     text = MODEL.replace("BODY", BODIES["early return"])
-    with pytest.raises(PlanError, match=r"ends in a later one, and DecoderLayer\.forward may return before"):
-        rewrite(text, plan, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED)
+    ran(rewrite(text, plan, 2, "executor.utils", flavour=ScopeFlavour.CAPTURED).text, is_prefill=False, early=early)
+    assert [mark.partition(" ")[0] for mark in marks] == ["begin", "end"]
     with pytest.raises(PlanError, match=r"start the program with the plan instead, which needs no edit"):
         rewrite(MODEL.replace("BODY", BODIES["name returned"]), plan, 3, "executor.utils")
 

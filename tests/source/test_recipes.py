@@ -98,6 +98,7 @@ def with_weights(project: Path, configuration: str) -> None:
     (folder / "weights" / "config.json").write_text(configuration)
 
 
+SIX = '{"num_hidden_layers": 6, "first_k_dense_replace": 2, "n_routed_experts": 4}'
 MODES = {"decode": SimpleNamespace(is_prefill=False), "prefill": SimpleNamespace(is_prefill=True)}
 TOKEN = torch.ones(1, HIDDEN)
 
@@ -152,6 +153,7 @@ def test_a_draft_layer_that_cannot_be_told_from_the_models_is_refused(project: P
 
 def test_a_plan_of_few_layers_is_carried_by_kind(project: Path) -> None:
     """A preset's 3 layers, 1 dense, become the model's own 6, 2 dense."""
+    with_weights(project, SIX)
     change = applied(project, "drafts", plan_file([("mlp", "mlp")], range(1, 3), layers=3, kinds="1 dense, 2 moe"))
     assert any(note.startswith("carried from the plan's 3 layers (1 dense, 2 moe)") for note in change.notes)
     model, marks = built(project, "drafts", "DraftsForCausalLM", "drafts_1_rank.yaml", drafts_config())
@@ -162,7 +164,7 @@ def test_a_plan_of_few_layers_is_carried_by_kind(project: Path) -> None:
 @pytest.mark.parametrize("skipped", [0, 1])
 def test_a_condition_that_the_branch_around_a_scope_implies_is_not_repeated(project: Path, skipped: int) -> None:
     """``if self.is_moe`` is already only the layers from 2 on; some of them need a condition."""
-    with_weights(project, '{"num_hidden_layers": 6, "first_k_dense_replace": 2, "n_routed_experts": 4}')
+    with_weights(project, SIX)
     change = applied(project, "drafts", plan_file([("mlp", "mlp")], range(2 + skipped, 6), **DEEP))
     assert ("self.layer_idx >= 3" in change.diff) == bool(skipped)
     assert ("self.layer_idx >=" in change.diff) == bool(skipped)
@@ -184,8 +186,50 @@ def test_a_plan_for_other_layers_is_refused_if_its_place_is_open(
     project: Path, among: range, values: dict[str, Any], reason: str
 ) -> None:
     """Nothing is written."""
+    with_weights(project, SIX)
     with pytest.raises(PlanError, match=reason):
         applied(project, "drafts", plan_file([("mlp", "mlp")], among, **values))
+
+
+@pytest.mark.parametrize(
+    ("among", "values", "condition"),
+    [
+        (range(1, 6), {"layers": 6, "kinds": "1 dense, 5 moe"}, "self.layer_idx >= 1"),
+        (range(1, 6), {"layers": 6}, "self.layer_idx >= 1"),
+        (range(12), {"layers": 12, "kinds": "1 dense, 11 moe"}, ""),
+        (range(1, 12), {"layers": 12, "kinds": "1 dense, 11 moe"}, "refused"),
+        (range(1, 12, 2), {"layers": 12}, "refused"),
+    ],
+)
+def test_the_defaults_of_the_code_do_not_change_a_plan(
+    project: Path, among: range, values: dict[str, Any], condition: str
+) -> None:
+    """The 6 layers, 2 of them dense, of ``configuration_drafts.py`` may not be the model's own."""
+    file = plan_file([("self_attn", "self_attn")], among, **values)
+    if condition == "refused":
+        with pytest.raises(
+            PlanError, match=r"has 6 by the defaults in configuration_drafts\.py, which the config\.json"
+        ):
+            applied(project, "drafts", file)
+        return
+    change = applied(project, "drafts", file)
+    assert (condition in change.diff) and ("self.layer_idx >= " in change.diff) == bool(condition)
+    assert not any("carried" in note for note in change.notes)
+    is_told = "the model has 6 by the defaults in configuration_drafts.py" in "".join(change.notes)
+    assert is_told == ("kinds" in values)
+
+
+def test_a_unit_that_some_layers_do_not_have_is_refused_for_them(project: Path) -> None:
+    """The ``config.json`` decides the class of each layer's feed-forward; ``gate`` is in that of the last four."""
+    gate = [("mlp.gate", "mlp.gate")]
+    reason = r"never calls 'layers\.[01]\.mlp\.gate' by name, which runs in other layers"
+    with pytest.raises(PlanError, match=rf"by the defaults in configuration_drafts\.py, .*{reason}.* config\.json"):
+        applied(project, "drafts", plan_file(gate, range(6), layers=6))
+    with_weights(project, SIX)
+    with pytest.raises(PlanError, match=rf"py: no class runs .*{reason}"):
+        applied(project, "drafts", plan_file(gate, range(6), layers=6))
+    with pytest.raises(PlanError, match="MoE has no attribute for its layer"):  # found there
+        applied(project, "drafts", plan_file(gate, range(2, 6), layers=6))
 
 
 def test_the_weights_configuration_takes_precedence(project: Path) -> None:
@@ -292,28 +336,18 @@ def test_scopes_written_by_hand_are_named_and_leave_no_dead_names(project: Path)
     assert "enable_multi_streams" in text
 
 
-@pytest.mark.parametrize("scope", [("mlp", "mlp"), ("input_layernorm", "mlp")])
-def test_a_large_scope_written_by_hand_is_switched_off(project: Path, scope: tuple[str, str]) -> None:
-    """Removing it would move all its lines; it is still replaced where the plan has a scope around the same lines."""
+def test_a_large_scope_written_by_hand_is_removed(project: Path) -> None:
+    """No dead ``with`` is left, whatever it is around; ``--undo`` restores it."""
     path = project / "models" / "drafts" / "models" / "modeling_drafts.py"
     loop = "            for decoder_layer in self.layers:\n"
     assert loop in path.read_text()
     path.write_text(path.read_text().replace(loop, loop + "                assert self is not None\n" * 30))
     before = path.read_text()
-    change = applied(project, "drafts", plan_file([scope], range(6), **DEEP))
-    note = next(note for note in change.notes if "written by hand" in note)
-    assert "is switched off" in note and '"stream-fusion=1" or "option_xxx2"' in note
-    assert "with superkernel_scope(False, label, option):" in path.read_text()
-    assert sum(line.startswith("-") for line in change.diff.splitlines()) < 20
-    model, marks = built(project, "drafts", "DraftsForCausalLM", "drafts_1_rank.yaml", drafts_config())
-    model(TOKEN, MODES["decode"])
-    assert len(labels(marks())) == 6
-    whole = Plan((Scope("layers.0.input_layernorm", "layers.5.mlp"),))
-    file = PlanFile.model_validate({"version": 1, "backend": "npu", "plan": whole.to_dict(), **DEEP})
-    applied(project, "drafts", file)
+    change = applied(project, "drafts", plan_file([("mlp", "mlp")], range(6), **DEEP))
+    assert "is replaced" in next(note for note in change.notes if "written by hand" in note)
     text = path.read_text()
-    assert "superkernel_scope(False" not in text and "label" not in text
-    assert "                assert self is not None\n" * 30 in text
+    assert text.count("with superkernel_scope(") == 1 and "label" not in text
+    assert "            assert self is not None\n" * 30 in text
     edits.undo(project / "models" / "drafts")
     assert path.read_text() == before
 

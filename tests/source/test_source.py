@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.source import edits
 from sktune.source.apply import source_change
 from sktune.source.codemod import rewrite
+from sktune.source.layer_conditions import of_layers
 from sktune.source.own_configuration import own_configuration
 from sktune.source.yaml_flag import check_mode, turn_on
 from sktune.targets.tracing import trace_layout
@@ -34,7 +35,7 @@ SOURCE = TEMPLATE.root / TEMPLATE.source
 FUSION = (("stream-fusion", 1),)
 
 
-def layers(*keys: tuple[str, str], among: range = range(N_LAYERS), options: Any = ()) -> Plan:
+def layers(*keys: tuple[str, str], among: Sequence[int] = range(N_LAYERS), options: Any = ()) -> Plan:
     """Return a plan with the same scopes in several layers."""
     name = "model.layers.{}.{}".format
     return Plan(tuple(Scope(name(i, first), name(i, last), options) for i in among for first, last in keys))
@@ -201,6 +202,14 @@ REFUSED = {
         ),
         "they overlap, in different layers",
     ),
+    "units in each other": (
+        Plan((Scope("model.layers.0.self_attn", "model.layers.0.self_attn.o_proj"),)),
+        "the plan's unit 'model.layers.0.self_attn' contains 'model.layers.0.self_attn.o_proj'",
+    ),
+    "an end before the begin": (
+        Plan((Scope("model.layers.0.mlp", "model.layers.0.self_attn"),)),
+        "its last unit 'model.layers.0.self_attn' runs before its first one 'model.layers.0.mlp'",
+    ),
     "another model": (Plan((Scope("transformer.h.0.attn", "transformer.h.0.attn"),)), "no class runs the plan's units"),
     "no scope": (Plan(), "has no scope"),
 }
@@ -233,6 +242,105 @@ EDITS = {
     "more parentheses than a parser's stack": ("class MLP", f"X = {'(' * 5000}1{')' * 5000}\nclass MLP", "too deeply"),
     "more signs than a visitor's": ("class MLP", f"X = {'-' * 1000}1\nclass MLP", "nested too deeply"),
 }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "chosen = chosen if chosen is not None else self.config.chosen",
+        "chosen = chosen or self.config.chosen",
+        "chosen = self.config.chosen if not chosen else chosen and chosen",
+        "other = chosen if chosen is not None else None; chosen = other if other is not None else 1",
+        "self.chosen = self.chosen if self.chosen is not None else chosen",
+    ],
+)
+def test_a_name_may_be_set_from_itself(line: str, folder: Path) -> None:
+    """What it was before is not known, so both ways of a branch may be taken; no stack overflows."""
+    path = folder / "models" / "modeling_tiny.py"
+    loop = "        for decoder_layer in self.layers:\n"
+    branch = "            if chosen or self.chosen:\n                kept.append(hidden_states)\n"
+    assert loop in path.read_text()
+    text = path.read_text().replace(loop, f"        chosen, kept = None, []\n        {line}\n{loop}{branch}")
+    text = text.replace("        super().__init__()\n", "        super().__init__()\n        self.chosen = None\n")
+    path.write_text(text.replace("self.chosen = None", line) if line.startswith("self.chosen") else text)
+    assert "with superkernel_scope(" in source_change(plan_file(ATTENTION), folder).diff
+
+
+BRANCH = """        if self.is_fast:
+            hidden_states = self.before(hidden_states)
+            hidden_states = self.mlp(hidden_states)
+        hidden_states = self.after(hidden_states)
+"""
+
+
+def test_the_reason_of_a_refusal_is_true(folder: Path) -> None:
+    """A scope of one layer that begins in a branch is not one that ends in a later layer."""
+    path = folder / "models" / "modeling_tiny.py"
+    norm = "        self.input_layernorm = Norm()\n"
+    text = path.read_text().replace(
+        norm, norm + "".join(norm.replace("input_layernorm", n) for n in ("before", "after"))
+    )
+    path.write_text(text.replace(CALL, BRANCH))
+    with pytest.raises(PlanError) as failure:
+        source_change(plan_file(layers(("mlp", "after"))), folder)
+    assert "a branch or a loop of DecoderLayer.forward has only its begin" in str(failure.value)
+    assert "iteration" not in str(failure.value)
+
+
+def test_a_plan_of_very_many_layers_is_applied() -> None:
+    """Each layer is followed once, whatever the plan has in the others."""
+    many = 300
+    plan = layers(("input_layernorm", "self_attn"), ("mlp", "mlp"), among=range(0, many, 2))
+    new = rewrite(SOURCE.read_text(), plan, many, "executor.utils").text
+    assert new.count("self.layer_idx % 2 == 0") == 2
+
+
+def test_a_folder_without_a_yaml_is_not_told_to_name_it(folder: Path) -> None:
+    """Nor is one of which no YAML has settings of a model, told that none were there."""
+    path = folder / "config.yaml"
+    path.write_text("other: 1\n")
+    with pytest.raises(BadInputError, match=r"none of the 1 in .* has .*\(config\.yaml\); name the one .* with --yaml"):
+        source_change(plan_file(ATTENTION), folder)
+    path.unlink()
+    with pytest.raises(BadInputError, match="has no YAML file") as failure:
+        source_change(plan_file(ATTENTION), folder)
+    assert "--yaml" not in str(failure.value)
+
+
+CONDITIONS = {
+    "self.layer_idx % 2 == 0": (43, range(0, 43, 2)),
+    "self.layer_idx <= 42 and self.layer_idx % 2 == 0": (61, range(0, 43, 2)),
+    "self.layer_idx % 4 == 3": (61, range(3, 61, 4)),
+    "self.layer_idx >= 7 and self.layer_idx % 4 == 3": (61, range(7, 61, 4)),
+    "self.layer_idx % 10 == 5": (100, range(5, 100, 10)),
+    "self.layer_idx != 7": (61, [*range(7), *range(8, 61)]),
+    "self.layer_idx >= 3 and self.layer_idx not in (9, 20)": (61, [*range(3, 9), *range(10, 20), *range(21, 61)]),
+    "(self.layer_idx <= 3 or self.layer_idx >= 50)": (61, [*range(4), *range(50, 61)]),
+    "self.layer_idx in (1, 4, 9)": (61, [1, 4, 9]),
+}
+
+
+@pytest.mark.parametrize("expected", CONDITIONS)
+def test_a_condition_is_what_an_engineer_would_write(expected: str) -> None:
+    """Patterns instead of lists."""
+    n_layers, among = CONDITIONS[expected]
+    assert of_layers([*among], n_layers, "self.layer_idx") == expected
+
+
+@given(n_layers=st.integers(1, 200), data=st.data())
+def test_a_condition_holds_in_exactly_the_plans_layers(n_layers: int, data: st.DataObject) -> None:
+    """For any set of layers."""
+    chosen = sorted(data.draw(st.sets(st.integers(0, n_layers - 1), min_size=1)))
+    condition = of_layers(chosen, n_layers, "number")
+    assert [number for number in range(n_layers) if not condition or eval(condition)] == chosen
+
+
+def test_a_long_condition_is_broken_into_lines() -> None:
+    """At most 120 characters; the change is Python."""
+    among = [layer for layer in range(120) if layer * layer % 7 in (1, 2) or layer % 11 == 3]
+    new = rewrite(SOURCE.read_text(), layers(("mlp", "mlp"), among=among), 120, "executor.utils").text
+    ast.parse(new)
+    assert "self.layer_idx" in new and max(map(len, new.splitlines())) <= 120
 
 
 @pytest.mark.parametrize("case", EDITS)
@@ -310,8 +418,8 @@ def test_the_recipes_coding_styles_are_supported() -> None:
     new = rewrite(text, plan, N_LAYERS, "executor.utils").text
     assert 'self.enable_superkernel = infer_config.model_config.custom_params.get("enable_superkernel", False)' in new
     assert (
-        'self.enable_superkernel and not forward_metadata.is_prefill, f"self_attn_to_mlp_{self.layer_idx}", '
-        '"stream-fusion=1"\n'
+        "            self.enable_superkernel and not forward_metadata.is_prefill,\n"
+        '            f"self_attn_to_mlp_{self.layer_idx}",\n            "stream-fusion=1",\n        ):\n'
     ) in new
     assert new.count("self.layer_idx = layer_idx") == text.count("self.layer_idx = layer_idx")
     assert rewrite(new, plan, N_LAYERS, "executor.utils").text == new

@@ -187,12 +187,13 @@ def _chosen(configs: list[Path], yaml_file: Path | None, folder: Path) -> Path:
         named = [path for path in configs if path.parts[-len(yaml_file.parts) :] == yaml_file.parts]
         if not named:
             return _existing(yaml_file, folder)
+    if not named:
+        raise BadInputError(f"{folder} has no YAML file to start a model with; give the command with --command")
     if len(named) != 1:
         shared = {path.name for path in named if [each.name for each in named].count(path.name) > 1}
         names = [f"{path.parent.name}/{path.name}" if path.name in shared else path.name for path in named[:6]]
         raise BadInputError(
-            f"{folder} has {len(named)} YAML files to start a model with ({', '.join(names) or 'none'}); name one with "
-            f"{'--yaml' if named else '--yaml, or the command with --command'}"
+            f"{folder} has {len(named)} YAML files to start a model with ({', '.join(names)}); name one with --yaml"
         )
     return named[0]
 
