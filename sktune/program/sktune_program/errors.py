@@ -29,6 +29,10 @@ class TargetError(BadInputError):
     """A model that cannot be found, loaded or traced."""
 
 
+class MachineError(SktuneError):
+    """The machine fails, whatever the plan: its disk is full, its compiler is missing, its device is lost."""
+
+
 class CompileError(Exception):
     """The compiler rejects a plan. The message is one line; the cause is the compiler's own error.
 
