@@ -19,6 +19,7 @@ Every message is one line: the rule, the value that breaks it, and the fix. Thos
 on their side (``sktune.program``).
 """
 
+from sktune.program.sktune_program.errors import LIMITS_OF_THE_MACHINE as LIMITS_OF_THE_MACHINE
 from sktune.program.sktune_program.errors import BadInputError as BadInputError
 from sktune.program.sktune_program.errors import MachineError as MachineError
 from sktune.program.sktune_program.errors import PlanError as PlanError
@@ -27,6 +28,8 @@ from sktune.program.sktune_program.errors import SpaceError as SpaceError
 from sktune.program.sktune_program.errors import TargetError as TargetError
 from sktune.program.sktune_program.errors import described as described
 from sktune.program.sktune_program.errors import first_line as first_line
+from sktune.program.sktune_program.errors import line_of_machine as line_of_machine
+from sktune.program.sktune_program.errors import machine_failure as machine_failure
 from sktune.program.sktune_program.errors import nearest as nearest
 
 

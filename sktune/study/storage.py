@@ -130,9 +130,9 @@ def shown(url: str) -> str:
     """Return a storage's URL as messages show it: without passwords."""
     if url.startswith("sqlite"):
         return url
-    login, at, place = url.rpartition("@")
-    scheme, _, name = login.partition("://")
-    masked = f"{scheme}://{name.partition(':')[0]}:***@{place}" if at and ":" in name else url
+    scheme, mark, rest = url.rpartition("://")
+    login, _, place = rest.rpartition("@")
+    masked = f"{scheme}{mark}{login.partition(':')[0]}:***@{place}" if ":" in login else url
     return re.sub(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1***", masked, flags=re.IGNORECASE)
 
 
