@@ -110,7 +110,7 @@ class Coordinator:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        is_blameless = kind is None or issubclass(kind, KeyboardInterrupt | SktuneError | OutOfTimeError)
+        is_blameless = kind is None or issubclass(kind, KeyboardInterrupt | SktuneError | OSError | OutOfTimeError)
         for task in (*self._running.values(), *self._queue):
             self._settle(task)
             if is_blameless and not task.is_blamed:

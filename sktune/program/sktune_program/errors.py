@@ -65,17 +65,14 @@ _NAMES_MACHINE = re.compile(
 
 
 def machine_failure(failure: BaseException) -> str:
-    """Return what in a failure or its causes names the machine, in one line; empty if nothing does."""
-    seen: list[BaseException] = []
+    """Return what names the machine in a failure, or in the first of its causes, in one line; empty if nothing does."""
+    found = ""
     cause: BaseException | None = failure
-    while cause is not None and cause not in seen:
-        if isinstance(cause, OSError) and cause.errno in LIMITS_OF_THE_MACHINE:
-            return described(cause)
-        if line := line_of_machine(str(cause)):
-            return line
-        seen.append(cause)
+    while cause is not None:
+        of_system = isinstance(cause, OSError) and cause.errno in LIMITS_OF_THE_MACHINE
+        found = (described(cause) if of_system else line_of_machine(str(cause))) or found
         cause = cause.__cause__ or cause.__context__
-    return ""
+    return found
 
 
 def line_of_machine(text: str) -> str:
