@@ -59,7 +59,9 @@ def connect(path: Path, mode: str, **options: Any) -> sqlite3.Connection:
         mode: ``ro`` to read, ``rw`` to write to what is there, ``rwc`` to create it.
         options: of ``sqlite3.connect``.
     """
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_WAIT_S, **options)
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    connection: sqlite3.Connection = sqlite3.connect(uri, uri=True, timeout=LOCK_WAIT_S, **options)
+    return connection
 
 
 class StudyStorage(RDBStorage):
