@@ -24,7 +24,8 @@ from tests.campaign.scene import Scene, Search, Usual
 
 FOUND_WITHIN_S = 3.0
 """How long a victim may take to appear."""
-DISK_BYTES = {"disk full": 24 << 20, "temporary disk full": 512 << 20}
+DISK_BYTES, COMPILERS_DISK_BYTES = 24 << 20, 512 << 20
+"""The second for temporary files of compilers."""
 TOOLS = ("g++", "gcc", "c++", "cc", "as", "ld")
 CLOCK, DELAY, STUCK, READ_ONLY, USES, FORKS = range(6)
 """Places of the values in the file that the preloaded library reads."""
@@ -56,7 +57,7 @@ Injection = Callable[[Scene, Fault, Usual], Injected]
 def inject(scene: Scene, fault: Fault, usual: Usual) -> Injected:
     """Run the search of a scene with a fault; the machine is sound again afterwards."""
     with contextlib.ExitStack() as undo:
-        if fault.kind in DISK_BYTES:
+        if fault.kind.endswith("disk full"):
             undo.enter_context(_small_disk(scene, fault.kind))
         scene.prepare()
         return (_signalled if fault.kind in SIGNALS else _INJECTIONS[fault.kind])(scene, fault, usual)
@@ -103,7 +104,8 @@ def _disk(scene: Scene, kind: str) -> Path:
 def _small_disk(scene: Scene, kind: str) -> Iterator[None]:
     """Mount a small disk where the search runs or has its temporary files, if that is allowed; its content is kept."""
     folder = _disk(scene, kind)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES[kind]}", "campaign", str(folder)]
+    size = COMPILERS_DISK_BYTES if folder == scene.tmp and scene.subject == "inductor" else DISK_BYTES
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "campaign", str(folder)]
     if os.geteuid() or subprocess.run(command, check=False, capture_output=True).returncode:
         yield
         return

@@ -17,6 +17,7 @@ from sktune.program.sktune_program.errors import CompileError
 from sktune.runners.base import JudgeRequest
 from sktune.runners.explain import explained
 from sktune.runners.machine import refuse_failure_of_machine
+from tests import warm
 from tests.end_to_end.test_faults import faulty
 from tests.fake_runner import FakeRunner, search
 
@@ -155,6 +156,7 @@ def test_without_a_compiler_no_plan_is_to_blame(
     path: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker says so in one line, in a cold cache, and judges the plan once there is a compiler."""
+    monkeypatch.delenv(warm.ADDRESS)  # a warm process needs a compiler when it starts
     if path is None:
         monkeypatch.setenv("CXX", "/no/such/g++")
     else:
