@@ -22,7 +22,7 @@ from sktune.agents.permissions import Permissions
 from sktune.analysis.model_folder import model_or_recipe
 from sktune.backends import backend_info
 from sktune.backends.installed import package_version
-from sktune.core.errors import BadInputError, SktuneError, StudyError, nearest
+from sktune.core.errors import BadInputError, SktuneError, StorageError, StudyError, nearest
 from sktune.core.events import parse_event
 from sktune.core.events.analysis import AnalysisFinished
 from sktune.core.events.search import StudyFinished
@@ -322,7 +322,7 @@ class Tools:
         if self._database(name).exists():
             try:
                 result = stored_result(name, self._runs)
-            except StudyError as failure:
+            except (StudyError, StorageError) as failure:
                 # A search that has just started may still be creating it.
                 return state if job and job.is_alive else state | {"message": str(failure)}
             state |= {"result": result.summary(), "incumbent": result.incumbent()}
@@ -340,7 +340,7 @@ class Tools:
         for database in self._runs.glob(f"*/{DATABASE}"):
             try:
                 names.update(study_names(sqlite_url(database.parent)))
-            except StudyError:
+            except (StudyError, StorageError):
                 names.add(database.parent.name)  # its state shows the error
         return sorted(names)
 

@@ -150,6 +150,9 @@ class Backend(Protocol):
         """Return the layout with what is known of its units' operators before anything is compiled."""
         ...
 
+    def check_machine(self) -> None:
+        """Compile one operator, without any cache, if that is cheap; raise what keeps the machine from it."""
+
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """Return the alternatives without sktune: functions that compile them, by name; they may raise CompileError."""
         ...

@@ -9,17 +9,12 @@ from rich.markup import escape
 
 from sktune.cli.app import app
 from sktune.cli.terminal import PrintableFormatter, Terminal
-from sktune.core.errors import InterruptedSearchError, SktuneError
+from sktune.core.errors import LIMITS_OF_THE_MACHINE, InterruptedSearchError, SktuneError
 from sktune.core.events import print_failure
 from sktune.core.exit_codes import ExitCode
 
 MAX_MESSAGE = 2000
 """Characters of an error: names in it may be of any length."""
-LIMITS_OF_THE_MACHINE = frozenset({
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
-    errno.EAGAIN,
-})  # fmt: skip
-"""Errors of the operating system that no code of sktune causes: disks, open files, memory, processes."""
 UNUSABLE_PATHS = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM})
 """Errors of the operating system about a path that was given."""
 FAILED_SILENTLY = ("error return without exception set", "without setting an exception")

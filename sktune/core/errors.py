@@ -9,6 +9,8 @@
     │   ├── StudyError           a study that cannot be opened, written or continued
     │   │   └── StudyHeldError   another search runs it
     │   └── ProfileError         a profile that cannot be read, or contains no kernels
+    ├── MachineError             the machine fails, whatever the plan: full disk, missing compiler, lost device
+    │   └── StorageError         a study's storage is locked, full or out of reach
     ├── NotDeterministicError    the baseline is not deterministic, so that no plan can be verified
     ├── BackendError             the backend cannot even compile or run the baseline
     └── InterruptedSearchError   Ctrl-C, after all results were stored
@@ -17,13 +19,17 @@ Every message is one line: the rule, the value that breaks it, and the fix. Thos
 on their side (``sktune.program``).
 """
 
+from sktune.program.sktune_program.errors import LIMITS_OF_THE_MACHINE as LIMITS_OF_THE_MACHINE
 from sktune.program.sktune_program.errors import BadInputError as BadInputError
+from sktune.program.sktune_program.errors import MachineError as MachineError
 from sktune.program.sktune_program.errors import PlanError as PlanError
 from sktune.program.sktune_program.errors import SktuneError as SktuneError
 from sktune.program.sktune_program.errors import SpaceError as SpaceError
 from sktune.program.sktune_program.errors import TargetError as TargetError
 from sktune.program.sktune_program.errors import described as described
 from sktune.program.sktune_program.errors import first_line as first_line
+from sktune.program.sktune_program.errors import line_of_machine as line_of_machine
+from sktune.program.sktune_program.errors import machine_failure as machine_failure
 from sktune.program.sktune_program.errors import nearest as nearest
 
 
@@ -41,6 +47,10 @@ class StudyHeldError(StudyError):
 
 class ProfileError(BadInputError):
     """A profile that cannot be read, or contains no kernels."""
+
+
+class StorageError(MachineError):
+    """A study's storage is locked, full or out of reach, which may pass."""
 
 
 class NotDeterministicError(SktuneError):

@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
     FAILED = (
         1,
         "`error`; `stopped` after Ctrl-C, SIGTERM or SIGHUP",
-        "The command is valid but failed, or Ctrl-C or a signal stopped it; the same command resumes it.",
+        "The command is valid but failed (the machine, or every plan), or was stopped; the same command resumes it.",
     )
     BAD_INPUT = 2, "`error`", "The command line, or a file that it names, is invalid; the message says how to fix it."
     SLOWER_NOW = 3, "`rechecked`", "`recheck`: the plan keeps every bit, but is no longer faster than the baseline."

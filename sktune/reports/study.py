@@ -39,6 +39,10 @@ def verdict_line(result: SearchResult) -> str:
     winner = result.winner
     if result.verdict is None:
         return "The search has not reached its final comparison; run the same command again."
+    if result.has_failed:
+        counts = ", ".join(f"{count} {reason}" for reason, count in result.pruned().items() if count)
+        first = next(table_cell(record.outcome.detail) for record in result.trials if record.outcome)
+        return f"Nothing could be tried: no plan could be measured ({counts}). The first: {first}"
     if winner is None and _has_averages_alone(result):
         if result.facts.command is None:
             return (

@@ -106,7 +106,7 @@ TEXTS: Texts = {
     "verdict.title": ("Verdict", "结论"),
     "verdict.interval": ("95% interval {interval}", "95% 区间 {interval}"),
     "verdict.none": ("No scope", "不使用 Scope"),
-    "verdict.failed": ("No plan passed", "没有方案通过"),
+    "verdict.failed": ("Nothing could be tried", "没有方案能够试用"),
     "verdict.running": ("No verdict yet", "尚无结论"),
     "verdict.empty": ("No trial yet", "尚无试验"),
     "verdict.so_far": ("best so far: {name}, {figure}", "目前最佳:{name},{figure}"),

@@ -15,9 +15,9 @@ from sktune.reports.plan_names import plan_name
 from sktune.reports.texts import TEXTS
 from sktune.study.facts import StudyFacts
 from sktune.study.result import SearchResult
-from sktune.study.snapshot import database_url, snapshot, snapshot_names, state_of
+from sktune.study.snapshot import snapshot, snapshot_names, state_of
 from sktune.study.storage import DATABASE
-from sktune.study.study import folder_name
+from sktune.study.study import folder_name, sqlite_url
 
 MAX_MODEL = 100
 """Characters of a model's description in the index."""
@@ -49,7 +49,7 @@ class Shelf:
             return snapshot_names(self._storage)
         found: list[tuple[int, str]] = []
         for database in self._runs.glob(f"*/{DATABASE}"):
-            url = f"sqlite:///{database}"
+            url = sqlite_url(database.parent)
             try:
                 # Folders may have been renamed; only a name that leads back to its folder is served.
                 names = [name for name in snapshot_names(url) if folder_name(name) == database.parent.name]
@@ -117,7 +117,7 @@ class Shelf:
         )  # fmt: skip
 
     def _url(self, name: str) -> str:
-        return self._storage or database_url(self._runs, name)
+        return self._storage or sqlite_url(self._runs / folder_name(name))
 
     def _read(self, name: str) -> SearchResult:
         folder = self._runs / folder_name(name)

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from sktune.core.errors import StudyError, first_line
-from sktune.study.storage import DATABASE, LOCK_WAIT_S
+from sktune.study.storage import DATABASE, connect
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Backup:
 
     def _save(self) -> None:
         try:
-            with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=LOCK_WAIT_S)) as connection:
+            with closing(connect(self._path, "ro")) as connection:
                 problem = _problem(connection, self._saved)
                 content = b"" if problem else connection.serialize()
                 rows = frozenset() if problem else _ended(connection)
@@ -135,7 +135,7 @@ class Backup:
         if not self._path.stat().st_size:
             return "was empty"
         try:
-            with closing(sqlite3.connect(f"file:{self._path}?mode=rw", uri=True, timeout=LOCK_WAIT_S)) as connection:
+            with closing(connect(self._path, "rw")) as connection:
                 problem = _problem(connection, self._saved)
         except sqlite3.DatabaseError as failure:
             if getattr(failure, "sqlite_errorcode", 0) & 0xFF in _NOT_DAMAGE:

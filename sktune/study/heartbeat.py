@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from sktune.core.errors import StudyError, first_line
+from sktune.core.errors import StorageError, StudyError, first_line
 from sktune.study.claims import Claims
 
 BEAT_S = 5.0
@@ -41,7 +41,7 @@ def beating(claims: Claims, token: str) -> Iterator[None]:
     thread.start()
     try:
         yield
-    except StudyError:  # a server ends the transaction of a search that is paused
+    except (StudyError, StorageError):  # a server ends the transaction of a search that is paused
         with suppress(SQLAlchemyError):
             claims.living(token, False)
         raise

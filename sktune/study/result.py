@@ -176,6 +176,12 @@ class SearchResult:
         return self.facts.model_difference
 
     @property
+    def has_failed(self) -> bool:
+        """Whether no plan could be used, fast or slow: then nothing was measured, and there is no answer."""
+        outcomes = [record.outcome for record in self.trials if record.outcome]
+        return bool(outcomes) and not any(outcome.is_feasible for outcome in outcomes)
+
+    @property
     def is_compared(self) -> bool:
         """Whether the verdict is from a final comparison instead of trials alone."""
         return bool(self.verdict and self.final)

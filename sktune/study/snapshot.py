@@ -13,11 +13,10 @@ from sktune.core.errors import StudyError
 from sktune.learning.history import PREFIX
 from sktune.study.leases import stored_leases
 from sktune.study.result import SearchResult, result_of
-from sktune.study.storage import DATABASE, LOCK_WAIT_S, WAY_OUT, shown, translated, undamaged
-from sktune.study.study import TuningStudy, folder_name
+from sktune.study.storage import WAY_OUT, connect, shown, sqlite_path, translated, undamaged
+from sktune.study.study import TuningStudy
 from sktune.study.worker_log import stored_workers
 
-SQLITE = "sqlite:///"
 CHANGING = ("seconds", "final_trials", "uncompared", "delivery")
 """Facts that are stored after a search's last trial."""
 
@@ -49,11 +48,11 @@ def snapshot_names(url: str) -> list[str]:
 
 def state_of(url: str) -> object:
     """Return a value that is another one once the storage has changed: cheap to ask for often."""
-    if not url.startswith(SQLITE):
+    path = sqlite_path(url)
+    if path is None:
         with translated(shown(url), url):
             storage = _readable(url)
             return [_state_of_study(storage, study) for study in storage.get_all_studies()]
-    path = Path(url.removeprefix(SQLITE))
     return tuple(_stat(each) for each in (path, path.with_name(f"{path.name}-wal")))
 
 
@@ -63,11 +62,6 @@ def _state_of_study(storage: RDBStorage, study: FrozenStudy) -> object:
     facts = storage.get_study_user_attrs(study_id)
     workers = stored_leases(storage.engine, name), len(stored_workers(storage.engine, name))
     return finished, [facts.get(PREFIX + name) for name in CHANGING], workers
-
-
-def database_url(runs: Path, study: str) -> str:
-    """Return the URL of the database in the folder of ``study``."""
-    return f"{SQLITE}{runs / folder_name(study) / DATABASE}"
 
 
 def _stat(path: Path) -> tuple[int, int]:
@@ -80,14 +74,14 @@ def _stat(path: Path) -> tuple[int, int]:
 
 def _readable(url: str) -> RDBStorage:
     """Return a storage to read from: for SQLite a copy in memory."""
-    if not url.startswith(SQLITE):
+    path = sqlite_path(url)
+    if path is None:
         return _connected(url)
-    path = Path(url.removeprefix(SQLITE))
     if not path.is_file():
         raise StudyError(f"there is no study at {path}; start one with `sktune search`")
     copy = sqlite3.connect(":memory:", check_same_thread=False)
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=LOCK_WAIT_S)) as original:
+        with closing(connect(path, "ro")) as original:
             original.backup(copy)
     except sqlite3.DatabaseError as failure:
         raise StudyError(f"{path} cannot be read ({failure}); {WAY_OUT}") from failure

@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -12,11 +13,13 @@ from urllib.parse import unquote
 import sqlalchemy
 from optuna.exceptions import OptunaError
 from optuna.storages import RDBStorage
+from optuna.storages._rdb.models import StudyModel, StudyUserAttributeModel
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from sktune.core.errors import StudyError, described, first_line, nearest
+from sktune.core.errors import SktuneError, StorageError, StudyError, described, first_line, nearest
 from sktune.learning.history import PREFIX
+from sktune.study.facts import FORMAT
 
 DATABASE = "study.db"
 """The file in a study's folder."""
@@ -26,10 +29,43 @@ IDLE_S = 10.0
 WAY_OUT = "restore it (a search in a study's own folder does so, from its backup), or name another --study"
 MAX_OPENINGS = 3
 """Attempts to open a storage while another process is creating its tables."""
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
+            sqlite3.SQLITE_NOMEM)  # fmt: skip
+"""Result codes of SQLite that are neither the database's fault nor the command's."""
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of an SQLite database, see ``study.sqlite_url``; None for the URL of a server.
+
+    Raises:
+        StudyError: the URL names no file.
+    """
+    if not re.match(r"sqlite(\+\w+)?:", url):
+        return None
+    found = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)", url, re.DOTALL)
+    if not found or found[1] == ":memory:":
+        raise StudyError(
+            f"--storage {url} names no file that would keep the trials; give sqlite:///study.db, an absolute path with "
+            "four slashes, and a question mark in a path as %3F"
+        )
+    return Path(unquote(found[1], errors="surrogateescape"))
+
+
+def connect(path: Path, mode: str, **options: Any) -> sqlite3.Connection:
+    """Open an SQLite database, whatever characters its path has.
+
+    Args:
+        path: of the file.
+        mode: ``ro`` to read, ``rw`` to write to what is there, ``rwc`` to create it.
+        options: of ``sqlite3.connect``.
+    """
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    connection: sqlite3.Connection = sqlite3.connect(uri, uri=True, timeout=LOCK_WAIT_S, **options)
+    return connection
 
 
 class StudyStorage(RDBStorage):
-    """A database of Optuna that reads a running trial once.
+    """A database of Optuna that marks the studies made in it as sktune's, and reads a running trial once.
 
     Optuna reads every running trial again whenever trials are listed, four times for a proposal. Once it has its
     proposal, a trial of sktune does not change until it ends.
@@ -38,6 +74,12 @@ class StudyStorage(RDBStorage):
     def __init__(self, url: str, engine_kwargs: dict[str, Any]) -> None:
         super().__init__(url, engine_kwargs=engine_kwargs)
         self._settled: set[int] = set()
+
+        @sqlalchemy.event.listens_for(self.scoped_session, "before_flush")
+        def _mark(session: Any, _context: Any, _instances: Any) -> None:
+            """Store the format of the facts with a new study, so that there is never one of sktune's without it."""
+            for study in [each for each in session.new if isinstance(each, StudyModel)]:
+                session.add(StudyUserAttributeModel(study=study, key=PREFIX + "format", value_json=str(FORMAT)))
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         """See ``RDBStorage.set_trial_user_attr``."""
@@ -88,13 +130,17 @@ def fenced(storage: RDBStorage, check: Callable[[sqlalchemy.Connection], None]) 
 
 def shown(url: str) -> str:
     """Return a storage's URL as messages show it: without passwords."""
-    login, at, place = url.rpartition("@")
-    scheme, _, name = login.partition("://")
-    masked = f"{scheme}://{name.partition(':')[0]}:***@{place}" if at and ":" in name else url
+    if url.startswith("sqlite"):
+        return url
+    scheme, mark, rest = url.rpartition("://")
+    login, _, place = rest.rpartition("@")
+    masked = f"{scheme}{mark}{login.partition(':')[0]}:***@{place}" if ":" in login else url
     return re.sub(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1***", masked, flags=re.IGNORECASE)
 
 
 def _without_password(message: str, url: str) -> str:
+    if url.startswith("sqlite"):
+        return message
     password = url.rpartition("@")[0].partition("://")[2].partition(":")[2]
     for secret in filter(None, (password, unquote(password))):
         message = message.replace(secret, "***")
@@ -108,9 +154,19 @@ def translated(what: str, url: str = "") -> Iterator[None]:
         yield
     except (SQLAlchemyError, OptunaError, sqlite3.Error) as failure:
         reason = _without_password(first_line(failure.__cause__ or failure), url)
-        raise StudyError(
+        raise _error_class(failure)(
             f"{what}: the study's storage failed ({reason}); stored trials are safe, fix it and run again"
         ) from failure
+
+
+def _error_class(failure: BaseException) -> type[SktuneError]:
+    """Return the class of a storage's failure: whether it may pass, or the database or the command is to be mended."""
+    cause = failure.__cause__ or failure
+    if (code := getattr(getattr(cause, "orig", cause), "sqlite_errorcode", None)) is None:
+        may_pass = isinstance(cause, sqlalchemy.exc.OperationalError)
+    else:
+        may_pass = code & 0xFF in _PASSING
+    return StorageError if may_pass else StudyError
 
 
 @contextmanager
@@ -132,19 +188,24 @@ def open_storage(url: str) -> RDBStorage:
     Raises:
         StudyError: the URL is not that of a usable database.
     """
+    path = sqlite_path(url)
     try:
-        if not url.startswith("sqlite"):
+        if path is None:
             return _of_server(_connected(url, {"pool_pre_ping": True}))  # it may have been restarted
-        storage = _connected(url, {"connect_args": {"timeout": LOCK_WAIT_S}})
+        creator = partial(connect, path.absolute(), "rwc", check_same_thread=False)
+        storage = _connected(f"sqlite:///{DATABASE}", {"creator": creator})
     except RuntimeError as failure:  # how Optuna refuses tables of another version
         raise StudyError(
-            f"{url} was made by another version of Optuna; run `optuna storage upgrade --storage URL` on it, or "
+            f"{shown(url)} was made by another version of Optuna; run `optuna storage upgrade --storage URL` on it, or "
             "`pip install -U optuna` if it is the newer one"
         ) from failure
     except (ValueError, ImportError, sqlalchemy.exc.ArgumentError) as failure:
         # A password with an unquoted "/" is read as something else, which the error quotes.
         fix, reason = "give a URL such as sqlite:///study.db", first_line(failure)
-        if isinstance(failure, ImportError):
+        if isinstance(failure, sqlalchemy.exc.NoSuchModuleError) or not re.match(r"[\w+]+://", url):
+            reason = "this is not the URL of a database"
+            fix += " or postgresql://USER:PASSWORD@HOST/DATABASE"
+        elif isinstance(failure, ImportError):
             driver = "pip install 'sktune[postgresql]'" if url.startswith("postgresql") else "install it"
             fix, reason = driver, f"its driver is missing ({described(failure.__cause__ or failure)})"
         elif "@" in url:
@@ -191,13 +252,15 @@ def _connected(url: str, engine_kwargs: dict[str, Any]) -> RDBStorage:
 
 
 def check_file(url: str, create: bool) -> None:
-    """Raise ``StudyError`` for a database that is locked, corrupt or another program's, before Optuna writes to it.
+    """Check a database before Optuna writes to it.
 
-    Without ``create``, a missing file is an error, too.
+    Raises:
+        StudyError: it is corrupt or another program's; or it is missing, and ``create`` is false.
+        StorageError: it is locked, or the machine fails.
     """
-    if not url.startswith("sqlite:///"):
+    path = sqlite_path(url)
+    if path is None:
         return
-    path = Path(url.removeprefix("sqlite:///"))
     if not path.exists():
         if not create:
             others = [other.parent.name for other in path.parent.parent.glob(f"*/{DATABASE}")]
@@ -207,7 +270,7 @@ def check_file(url: str, create: bool) -> None:
     if path.stat().st_size == 0:
         return
     try:
-        connection = sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
+        connection = connect(path, "rw", isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
             tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
@@ -216,7 +279,7 @@ def check_file(url: str, create: bool) -> None:
         finally:
             connection.close()
     except sqlite3.OperationalError as failure:
-        raise StudyError(
+        raise _error_class(failure)(
             f"{path} is locked or cannot be opened ({failure}); close the program that uses it"
         ) from failure
     except sqlite3.DatabaseError as failure:

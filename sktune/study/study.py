@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
+from urllib.parse import quote
 
 import optuna
 from optuna.samplers import BaseSampler
@@ -33,7 +34,7 @@ from sktune.learning.threads import one_blas_thread
 from sktune.study.backup import Backup
 from sktune.study.claims import Claims, Holder, may_live, refuse_difference
 from sktune.study.distinct import DistinctSampler
-from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
+from sktune.study.facts import NewFacts, StudyFacts, to_attributes
 from sktune.study.heartbeat import beating, stand_by
 from sktune.study.leases import Leases
 from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_again, record_of
@@ -115,9 +116,8 @@ class TuningStudy:
                 holds = ", ".join(known) or "none"
                 raise StudyError(f"there is no study {name!r} in {shown(url)}; it holds: {holds}")
             study = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
+            _refuse_foreign(study)
             opened = cls(name, storage, study, backup)
-            if name not in known:
-                opened.remember(format=FORMAT)
             opened._save_backup()
             return opened
 
@@ -126,12 +126,14 @@ class TuningStudy:
         """Return the study ``name`` of an open storage, to read it.
 
         Raises:
-            StudyError: there is no such study.
+            StudyError: there is no such study, or sktune did not make it.
         """
         known = [study.study_name for study in storage.get_all_studies()]
         if name not in known:
             raise StudyError(f"there is no study {name!r}; the storage holds: {', '.join(known) or 'none'}")
-        return cls(name, storage, optuna.load_study(study_name=name, storage=storage), None)
+        study = optuna.load_study(study_name=name, storage=storage)
+        _refuse_foreign(study)
+        return cls(name, storage, study, None)
 
     @property
     def optuna_study(self) -> optuna.Study:
@@ -397,6 +399,15 @@ class TuningStudy:
         return self._is_ours_alone or not may_live(proposal)
 
 
+def _refuse_foreign(study: optuna.Study) -> None:
+    """Raise ``StudyError`` for a study that another program made."""
+    if not any(key.startswith(PREFIX) for key in study.user_attrs):
+        raise StudyError(
+            f"study {study.study_name!r} in this storage was not made by sktune, and stays as it is; "
+            "name another with --study"
+        )
+
+
 def _model_name(fingerprint: Mapping[str, str]) -> str:
     """Return the model's name without its digest."""
     return fingerprint.get("model", "").rpartition(" ")[0]
@@ -409,5 +420,9 @@ def study_names(url: str) -> list[str]:
 
 
 def sqlite_url(folder: Path) -> str:
-    """Return the URL of the database in a study's folder."""
-    return f"sqlite:///{folder / DATABASE}"
+    """Return the URL of the database in a study's folder, see ``storage.sqlite_path``.
+
+    It quotes what has a meaning in URLs or in the templates that Optuna takes them for, and what is no text.
+    """
+    special = r"[%?#{}\x00-\x1f\x7f\ud800-\udfff]+"
+    return "sqlite:///" + re.sub(special, lambda found: quote(os.fsencode(found[0])), str(folder / DATABASE))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from sktune.core.errors import BackendError, OutOfTimeError, SktuneError, described
+from sktune.core.errors import BackendError, MachineError, OutOfTimeError, SktuneError, described
 from sktune.core.events import Event, Listener
 from sktune.core.events.search import TimeBudgetSpent, TrialStage
 from sktune.core.events.workers import TrialLeased, TrialRequeued
@@ -110,7 +110,7 @@ class Coordinator:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        is_blameless = kind is None or issubclass(kind, KeyboardInterrupt | SktuneError | OutOfTimeError)
+        is_blameless = kind is None or issubclass(kind, KeyboardInterrupt | SktuneError | OSError | OutOfTimeError)
         for task in (*self._running.values(), *self._queue):
             self._settle(task)
             if is_blameless and not task.is_blamed:
@@ -292,8 +292,8 @@ class Coordinator:
             self._settle(task)
             return
         worker, why = event.worker, described(event.error)
-        task.is_blamed = event.was_open
-        if event.was_open and self._fleet.has_other({worker.die}):
+        task.is_blamed = event.was_open and not isinstance(event.error, MachineError | OSError)
+        if task.is_blamed and self._fleet.has_other({worker.die}):
             task.lost.append(Lost(worker, why))
             self._void(task, worker, why)
             self._fleet.strike(worker, why)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from sktune.backends import backend_info
-from sktune.core.errors import BadInputError, InterruptedSearchError, OutOfTimeError, StudyHeldError
+from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError, StudyHeldError
 from sktune.core.events import Listener
 from sktune.core.events.search import (
     Converged,
@@ -32,6 +32,7 @@ from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import NoiseFloorSample, drift
 from sktune.measure.placement import Placement
 from sktune.reports import dashboard, outputs
+from sktune.reports.study import verdict_line
 from sktune.runners import make_runner
 from sktune.runners.base import Opened, RunnerFactory, RunnerSetup
 from sktune.samplers import find_strategy
@@ -86,7 +87,8 @@ def run(
         site: where they run; None for where the request says.
 
     Raises:
-        SktuneError: bad input, a model that cannot be tuned, or Ctrl-C; finished trials are stored.
+        SktuneError: bad input, a model that cannot be tuned, no plan that can be measured, a machine that fails, or
+            Ctrl-C; finished trials are stored.
     """
     budget = TimeBudget(request.time_budget_s or math.inf, time.monotonic() if began_s is None else began_s)
     spec, preset = request.target()
@@ -118,6 +120,8 @@ def run(
         if dashboard.is_installed():
             dashboard.publish(study.optuna_study, result)
         listener(StudyFinished(**result.summary()))
+        if result.has_failed and result.verdict:
+            raise BackendError(f"{verdict_line(result)}; see {folder / 'report.html'} and logs/")
         return result
 
 

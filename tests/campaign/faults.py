@@ -23,6 +23,8 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     **{name: Kind(("search", "worker", "rank", "keeper"), weight=6) for name in SIGNALS},
     "disk full": Kind(("disk",), weight=4),
+    "temporary disk full": Kind(("disk",), weight=4),
+    "no compiler": Kind(("machine",), COMPILED, weight=12),
     "disk read-only": Kind(("disk",)),
     "disk slow": Kind(("disk",)),
     "storage stalls": Kind(("disk",)),
@@ -47,6 +49,10 @@ KINDS: Mapping[str, Kind] = {
     "child stays": Kind(("model",)),
 }
 """All kinds, with how often each is drawn."""
+OF_MACHINE = frozenset(
+    {"disk full", "temporary disk full", "disk read-only", "no compiler", "few file descriptors", "few processes"}
+)
+"""Kinds after which no trial may be stored as a failure: the machine's is never a plan's."""
 
 
 @dataclass(frozen=True, slots=True)

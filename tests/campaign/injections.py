@@ -24,7 +24,9 @@ from tests.campaign.scene import Scene, Search, Usual
 
 FOUND_WITHIN_S = 3.0
 """How long a victim may take to appear."""
-DISK_BYTES = 24 << 20
+DISK_BYTES, COMPILERS_DISK_BYTES = 24 << 20, 512 << 20
+"""The second for temporary files of compilers."""
+TOOLS = ("g++", "gcc", "c++", "cc", "as", "ld")
 CLOCK, DELAY, STUCK, READ_ONLY, USES, FORKS = range(6)
 """Places of the values in the file that the preloaded library reads."""
 DAMAGED = ("study.db", "study.db-wal")
@@ -55,8 +57,8 @@ Injection = Callable[[Scene, Fault, Usual], Injected]
 def inject(scene: Scene, fault: Fault, usual: Usual) -> Injected:
     """Run the search of a scene with a fault; the machine is sound again afterwards."""
     with contextlib.ExitStack() as undo:
-        if fault.kind == "disk full":
-            undo.enter_context(_small_disk(scene))
+        if fault.kind.endswith("disk full"):
+            undo.enter_context(_small_disk(scene, fault.kind))
         scene.prepare()
         return (_signalled if fault.kind in SIGNALS else _INJECTIONS[fault.kind])(scene, fault, usual)
 
@@ -94,30 +96,37 @@ def _signal(pid: int, number: signal.Signals) -> bool:
     return True
 
 
+def _disk(scene: Scene, kind: str) -> Path:
+    return scene.work if kind == "disk full" else scene.tmp
+
+
 @contextlib.contextmanager
-def _small_disk(scene: Scene) -> Iterator[None]:
-    """Mount a small disk where the search runs, if that is allowed; what it contains is kept."""
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "campaign", str(scene.work)]
+def _small_disk(scene: Scene, kind: str) -> Iterator[None]:
+    """Mount a small disk where the search runs or has its temporary files, if that is allowed; its content is kept."""
+    folder = _disk(scene, kind)
+    size = COMPILERS_DISK_BYTES if folder == scene.tmp and scene.subject == "inductor" else DISK_BYTES
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "campaign", str(folder)]
     if os.geteuid() or subprocess.run(command, check=False, capture_output=True).returncode:
         yield
         return
     try:
         yield
         kept = scene.folder / "kept"
-        shutil.copytree(scene.work, kept, symlinks=True)
+        shutil.copytree(folder, kept, symlinks=True)
     finally:
-        subprocess.run(["umount", "-l", str(scene.work)], check=True)
-    shutil.copytree(kept, scene.work, dirs_exist_ok=True, symlinks=True)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+    shutil.copytree(kept, folder, dirs_exist_ok=True, symlinks=True)
     shutil.rmtree(kept)
 
 
 def _full(scene: Scene, fault: Fault, usual: Usual) -> Injected:
     """Fill the disk, but for some bytes; without a disk of its own, limit the size of files instead."""
-    drawn, ballast = fault.drawn(), scene.work / "ballast"
+    drawn, folder = fault.drawn(), _disk(scene, fault.kind)
+    ballast = folder / "ballast"
     search = scene.start("disturbed")
     search.reach(fault.moment, usual)
     left = drawn.choice((0, 0, 4096, 65536))
-    if not os.path.ismount(scene.work):
+    if not os.path.ismount(folder):
         way = "RLIMIT_FSIZE" if _limit(search, resource.RLIMIT_FSIZE, drawn.randrange(1 << 14)) else ""
         return Injected(search, search.end(limit_s(usual)), way)
     try:
@@ -286,6 +295,20 @@ def _cache(scene: Scene, fault: Fault, usual: Usual) -> Injected:
     return Injected(search, search.end(limit_s(usual)), fault.kind if files and is_running else "")
 
 
+def _without_compiler(scene: Scene, fault: Fault, usual: Usual) -> Injected:
+    """Take the compilers out of the path of a search that has no compiled code yet."""
+    shutil.rmtree(scene.cache, ignore_errors=True)
+    tools = scene.folder / "tools"
+    tools.mkdir()
+    for name in TOOLS:
+        if found := shutil.which(name):
+            (tools / name).symlink_to(found)
+    search = scene.start("disturbed", PATH=str(tools))
+    is_running = search.reach(fault.moment, usual)
+    shutil.rmtree(tools)
+    return Injected(search, search.end(limit_s(usual)), "PATH" if is_running else "")
+
+
 def _two(scene: Scene, fault: Fault, usual: Usual) -> Injected:
     """Start the same search a second time."""
     search = scene.start("disturbed")
@@ -307,6 +330,8 @@ def _model(scene: Scene, fault: Fault, usual: Usual) -> Injected:
 
 _INJECTIONS: Mapping[str, Injection] = {
     "disk full": _full,
+    "temporary disk full": _full,
+    "no compiler": _without_compiler,
     "disk read-only": _controlled(READ_ONLY, 1, 1),
     "disk slow": _controlled(DELAY, 0.002, 0.02),
     "storage stalls": _controlled(STUCK, 1, 1, lasts_s=4.0),

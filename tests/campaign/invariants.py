@@ -13,7 +13,7 @@ from typing import Any
 
 from sktune.core.plan import Plan
 from sktune.core.plan_file import read_plan
-from tests.campaign.faults import Fault
+from tests.campaign.faults import OF_MACHINE, Fault
 from tests.campaign.scene import Scene, Usual, record
 
 WAY_OUT = re.compile(
@@ -72,6 +72,8 @@ class Aftermath:
 def violations(scene: Scene, fault: Fault, reference: Reference, seen: Aftermath) -> list[str]:
     """Return what does not hold, in a line each; empty if all does."""
     found = [*_endings(fault, seen), *(f"left process: {line}" for line in seen.processes)]
+    if fault.kind in OF_MACHINE:
+        found += _blamed(reference, seen)
     if _was_refused(fault, seen):
         return found
     if seen.exit_codes[1] != 0:
@@ -107,6 +109,14 @@ def _endings(fault: Fault, seen: Aftermath) -> Iterator[str]:
                 yield f"the {name} search printed more than one error"
     if seen.exit_codes[1] not in (0, None) and not _was_refused(fault, seen):
         yield f"the next search ended with {seen.exit_codes[1]}: {seen.messages[1].strip().splitlines()[-1:]}"
+
+
+def _blamed(reference: Reference, seen: Aftermath) -> Iterator[str]:
+    """No plan has the machine's failure."""
+    for number, trial in seen.stored.items():
+        outcome, usual = trial["sktune:outcome"], reference.trials.get(number, {}).get("sktune:outcome", {})
+        if outcome.get("reason") in CAUSED and outcome["reason"] != usual.get("reason"):
+            yield f"trial {number} is blamed for the machine: {outcome['reason']}, {outcome['detail'][:200]}"
 
 
 def _kept(seen: Aftermath, trials: Mapping[int, Any]) -> Iterator[str]:

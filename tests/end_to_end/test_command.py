@@ -343,8 +343,8 @@ def test_ctrl_c_stops_after_the_trial_and_a_second_one_at_once(runs: Path) -> No
 
 
 @pytest.mark.slow
-def test_no_scope_is_an_answer(tmp_path: Path) -> None:
-    """Where every plan fails the search says so and ends well."""
+def test_that_nothing_could_be_tried_is_no_answer(tmp_path: Path) -> None:
+    """Where every plan fails the search says so and fails, too."""
     space = ROOT / "tests" / "models" / "faulty.yaml"
     only_faults = tmp_path / "space.yaml"
     only_faults.write_text(
@@ -362,10 +362,11 @@ def test_no_scope_is_an_answer(tmp_path: Path) -> None:
         *FEW_STEPS,
         folder=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1
     last = json.loads(done.stdout.splitlines()[-1])
-    assert (last["best_ms"], last["speedup"], last["ci95"], last["plan"]) == (None, 1.0, None, None)
-    assert "No scope" in done.stderr
+    assert last["event"] == "error"
+    assert last["message"].startswith("Nothing could be tried: no plan could be measured (5 compile_failed).")
+    assert "No scope" not in done.stderr
     assert not list(tmp_path.rglob("best_plan.yaml"))
 
 

@@ -152,7 +152,7 @@ def test_a_gain_smaller_than_its_doubt_comes_with_a_warning(study: SearchResult)
 
 @pytest.mark.parametrize(("reason", "headline", "advice"), [
     (Reason.SLOWER, "No scope", "leave the model unchanged"),
-    (Reason.COMPILE_FAILED, "No plan passed", "Mend what these lines name"),
+    (Reason.COMPILE_FAILED, "Nothing could be tried", "Mend what these lines name"),
 ])  # fmt: skip
 def test_slower_plans_have_not_failed(study: SearchResult, reason: Reason, headline: str, advice: str) -> None:
     """If all were compared and none won, the model stays as it is; only failures are to be mended."""

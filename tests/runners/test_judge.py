@@ -53,6 +53,9 @@ class Slow:
         """Return it as it is."""
         return layout
 
+    def check_machine(self) -> None:
+        """See ``Backend``."""
+
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """Return nothing."""
         return {}

@@ -16,7 +16,8 @@ from typing import Any
 import optuna
 import pytest
 
-from sktune.core.errors import StudyError
+from sktune.core.errors import StorageError, StudyError
+from sktune.core.exit_codes import ExitCode
 from sktune.core.outcome import Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
@@ -298,9 +299,10 @@ def locked_database(tmp_path: Path, url: str) -> Iterator[None]:
 
 @pytest.mark.usefixtures("impatient", "locked_database")
 def test_a_locked_file_is_refused(url: str) -> None:
-    """One line instead of a traceback."""
-    with pytest.raises(StudyError, match="locked"):
+    """One line instead of a traceback, and the exit code of a failure that may pass."""
+    with pytest.raises(StorageError, match="locked") as refused:
         opened(url)
+    assert refused.value.exit_code == ExitCode.FAILED
 
 
 def test_a_running_study_is_not_run_twice(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ so no trial traces the model again. Inductor's caches, including its choices by 
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -14,6 +15,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import TracingContext, tracing
+from torch._inductor.compile_fx import compile_fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sktune.backends.base import Compiled, CompileError, OnScope, RegionBudget, Step, ignore
 from sktune.backends.inductor import artifacts
@@ -115,6 +120,14 @@ class InductorBackend:
     def exactness(self, plan: Plan) -> dict[str, tuple[str, ...]]:
         """Return, by label, the operators of each scope that may change bits; see ``bit_changing_operators``."""
         return {slot.label: self._regions.changes_bits(slot) for slot in self._cut(plan).slots}
+
+    def check_machine(self) -> None:
+        """See ``Backend.check_machine``: the graph adds a number that no cache has seen."""
+        number = time.time()
+        graph_module = fx.symbolic_trace(lambda values: values + number)
+        values = torch.zeros(8, device="cuda" if isinstance(self._device, Cuda) else "cpu")
+        with torch.no_grad(), tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
+            compile_fx(graph_module, [values], ignore_shape_env=True)
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the uncompiled model, and the whole step in max-autotune."""

@@ -134,6 +134,9 @@ class NpuBackend:
         """See ``Backend.written``."""
         return self._steps.written()
 
+    def check_machine(self) -> None:
+        """See ``Backend.check_machine``: a graph takes long; CANN's logs name the machine."""
+
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the uncompiled model. The baseline is already TorchAir's step in max-autotune."""
         return {"uncompiled": lambda: Compiled(self._steps.uncompiled())}

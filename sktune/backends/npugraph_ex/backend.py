@@ -67,6 +67,9 @@ class NpugraphExBackend:
         """See ``Backend.with_operators``: which kernels run is known only on the device."""
         return layout
 
+    def check_machine(self) -> None:
+        """See ``Backend.check_machine``: a graph takes long; CANN's logs name the machine."""
+
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the uncompiled model. The baseline is already a captured graph."""
         return {"uncompiled": lambda: Compiled(self._steps.uncompiled())}

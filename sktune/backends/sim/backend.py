@@ -126,6 +126,9 @@ class SimBackend:
         """See ``Backend.written``: nothing is compared."""
         return {}
 
+    def check_machine(self) -> None:
+        """See ``Backend.check_machine``: nothing is compiled."""
+
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: nothing else is simulated."""
         return {}

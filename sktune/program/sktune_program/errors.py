@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Iterable
 
 
@@ -29,6 +31,10 @@ class TargetError(BadInputError):
     """A model that cannot be found, loaded or traced."""
 
 
+class MachineError(SktuneError):
+    """The machine fails, whatever the plan: its disk is full, its compiler is missing, its device is lost."""
+
+
 class CompileError(Exception):
     """The compiler rejects a plan. The message is one line; the cause is the compiler's own error.
 
@@ -40,6 +46,42 @@ class CompileError(Exception):
     def __init__(self, message: str, reason: str = "compile_failed", blamed: str = "") -> None:
         super().__init__(message)
         self.reason, self.blamed = reason, blamed
+
+
+LIMITS_OF_THE_MACHINE = frozenset({
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+    errno.EAGAIN,
+})  # fmt: skip
+"""Errors of the operating system that no code of sktune causes: disks, open files, memory, processes."""
+# As libc, PyTorch, Triton, the CUDA driver and compilers say it; their messages are in English in sktune's processes.
+# Not the memory that torch asks for in vain ("Error code 12"): a plan may need more than there is.
+_NAMES_MACHINE = re.compile(
+    r"No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files"
+    r"|(?<!Error code 12 \()Cannot allocate memory|Resource temporarily unavailable|can't start new thread"
+    r"|No working C\+\+ compiler|Failed to find C compiler|cannot execute .?(?:cc1|as\b|ld\b|collect2)"
+    r"|no CUDA-capable device|devices? is/are busy or unavailable|CUDA driver version is insufficient"
+    r"|GPU (?:is lost|has fallen off)|uncorrectable ECC error"
+)
+
+
+def machine_failure(failure: BaseException) -> str:
+    """Return what names the machine in a failure, or in the first of its causes, in one line; empty if nothing does."""
+    found = ""
+    cause: BaseException | None = failure
+    while cause is not None:
+        of_system = isinstance(cause, OSError) and cause.errno in LIMITS_OF_THE_MACHINE
+        found = (described(cause) if of_system else line_of_machine(str(cause))) or found
+        cause = cause.__cause__ or cause.__context__
+    return found
+
+
+def line_of_machine(text: str) -> str:
+    """Return the first line of a text that names the machine as the cause of a failure; empty if none does."""
+    found = _NAMES_MACHINE.search(text)
+    if not found:
+        return ""
+    line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
+    return line.strip()[:300] if len(line) <= 300 else found[0]
 
 
 MAX_COMPARED = 100

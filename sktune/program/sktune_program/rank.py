@@ -22,7 +22,7 @@ from torch import nn
 
 from .calls import Calls, record_calls
 from .clock import clock_of
-from .errors import PlanError, SktuneError, described, first_line
+from .errors import PlanError, SktuneError, described, first_line, machine_failure
 from .frontends import FRONTENDS
 from .marks import MakeScope, MarkedModel, Scope, attach
 from .module_times import StepTimes, time_modules
@@ -182,7 +182,10 @@ class MarkedStep:
 
     def _fail(self, stage: str, failure: BaseException) -> None:
         text = first_line if isinstance(failure, SktuneError) else described
-        self._reporter.write("error", stage=stage, message=text(failure))
+        if of_machine := machine_failure(failure):
+            self._reporter.write("error", stage="machine", message=of_machine)
+        else:
+            self._reporter.write("error", stage=stage, message=text(failure))
 
 
 class InspectedStep:

@@ -74,7 +74,7 @@ class RankReport:
         is_written: whether any state changed; None if this was not checked.
         step_s: seconds of each decode step after the first, in order.
         baselines: for each of these, whether it was the baseline's turn.
-        error: the first failure's stage (``mark``, ``compile``, ``run``) and message.
+        error: the first failure's stage (``mark``, ``compile``, ``run``, ``machine``) and message.
         has_ended: whether the rank ended normally.
     """
 

@@ -11,12 +11,13 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sktune.core.errors import BackendError, OutOfTimeError
+from sktune.core.errors import BackendError, MachineError, OutOfTimeError
 from sktune.core.files import real_path
 from sktune.core.outcome import Reason, Stage
 from sktune.core.plan import Plan
 from sktune.program.sktune_program.launch import RUN_VARIABLE
 from sktune.program.sktune_program.task import HOST_RANK_VARIABLE, HOSTS_VARIABLE, Task
+from sktune.runners.machine import MEND_MACHINE, rename_old
 from sktune.runners.program.latency_lines import step_latencies_ms
 from sktune.runners.program.peers import HostCommand, HostState, Peer, PeerLostError, ThisHost
 from sktune.runners.program.rank_reports import RankReport, read_reports
@@ -101,6 +102,7 @@ class Launcher:
             BackendError: another inference does not end, or the command cannot be started.
             TargetError: the YAML cannot be changed, or its copy would overwrite a file of the user's.
             OutOfTimeError: at ``deadline_s``.
+            MachineError: a rank says that the machine fails.
             PeerLostError: another host is lost.
         """
         self._wait_for_others()
@@ -108,7 +110,7 @@ class Launcher:
         replace(task, scopes=plan.marked, options=dict(plan.options)).write(folder)
         outputs = [log, *(log.with_suffix(f".host-{host}.log") for host in range(1, len(self._hosts)))]
         for output in outputs:
-            _rename_old(output)
+            rename_old(output)
         began, earlier = time.monotonic(), self._log_files()
         program = self._recipe.yaml
         try:
@@ -316,17 +318,17 @@ def _link_missing(source: Path, target: Path) -> None:
             os.link(path, linked)
 
 
-def _rename_old(log: Path) -> None:
-    if log.exists():
-        runs = len(list(log.parent.glob(f"{log.stem}.before-*")))
-        log.rename(log.with_name(f"{log.stem}.before-{runs + 1}{log.suffix}"))
-
-
 def _reported_failure(reports: Sequence[RankReport]) -> Failure | None:
-    """Return the failure that the first failed rank has reported."""
+    """Return the failure that the first failed rank has reported.
+
+    Raises:
+        MachineError: it is the machine's.
+    """
     for report in reports:
         if report.error:
             stage, message = report.error
+            if stage == "machine":
+                raise MachineError(f"the machine fails, not the plan: {report.name}: {message}; {MEND_MACHINE}")
             if stage == "run":
                 return Failure(Reason.CRASHED, f"{report.name}: {message}")
             return Failure(Reason.COMPILE_FAILED, f"{report.name}: {message}", Stage.COMPILE)

@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from sktune.runners.base import (
     VerifyRequest,
 )
 from sktune.runners.explain import explained
+from sktune.runners.machine import refuse_failure_of_machine
 from sktune.runners.program.agreement import first_difference, verification
 from sktune.runners.program.checked_runs import BASELINES, CheckedRuns
 from sktune.runners.program.peers import check_shared
@@ -149,6 +151,9 @@ class ProgramRunner:
         run = self._runs.run(plan, request.log)
         outcome = self._outcome(run, plan, request.threshold)
         if outcome.reason in (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED):
+            refuse_failure_of_machine(
+                [self._runs.log(request.log)], [self._setup.folder, self._setup.cache, Path(tempfile.gettempdir())]
+            )
             outcome = self._explained(outcome, plan, request.log)
         is_only = len(plan.scopes) == 1 and not outcome.is_feasible
         blamed = plan.scopes[0].label if is_only else outcome.blamed

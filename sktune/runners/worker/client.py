@@ -2,6 +2,7 @@
 
 import logging
 import math
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -34,6 +35,7 @@ from sktune.runners.base import (
     VerifyRequest,
 )
 from sktune.runners.explain import explained
+from sktune.runners.machine import refuse_failure_of_machine, rename_old
 from sktune.runners.worker.cache_size import trim
 from sktune.runners.worker.process import (
     StageTimeoutError,
@@ -117,11 +119,14 @@ class WorkerRunner:
         return self._opened
 
     def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
-        """Run one trial. Whatever happens to the worker becomes the outcome."""
+        """Run one trial. Whatever happens to the worker becomes the outcome, unless it is the machine's failure."""
         self._yield_cores()
         self.open()
         self._has_judged = True
-        outcome = self._explained(self._judge(request, report), request.plan)
+        outcome = self._judge(request, report)
+        if outcome.reason in LOGGED:
+            self._refuse_failure_of_machine(request.log)
+        outcome = self._explained(outcome, request.plan)
         return replace(outcome, noise=self._noise(outcome.noise)) if outcome.speedup else outcome
 
     def _yield_cores(self) -> None:
@@ -143,10 +148,15 @@ class WorkerRunner:
         crowded = "other processes need the cores: threads that wait leave theirs" if self._is_crowded else ""
         return "; ".join(filter(None, (noise, crowded)))
 
+    def _refuse_failure_of_machine(self, log: str) -> None:
+        folders = (self._folder, self._setup.cache, Path(tempfile.gettempdir()))
+        refuse_failure_of_machine([self._folder / "logs" / log], folders)
+
     def _judge(self, request: JudgeRequest, report: Report) -> Outcome:
         stage, scope = Stage.COMPILE, ""
         scored: Outcome | None = None
         log = f"logs/{request.log}"
+        rename_old(self._log(request.log))
         try:
             for message in self._ask(
                 request.log,
@@ -328,6 +338,7 @@ class WorkerRunner:
 
         Raises:
             BackendError: the worker dies or takes too long.
+            MachineError: the machine fails.
         """
         self._has_judged = True
         try:
@@ -337,6 +348,7 @@ class WorkerRunner:
                 if key in message:
                     return message
         except (StageTimeoutError, WorkerDiedError) as failure:
+            self._refuse_failure_of_machine(log)
             raise BackendError(f"the comparison failed: {failure}; see logs/{log}") from failure
         raise BackendError(f"the worker's answer is incomplete; see logs/{log}")
 

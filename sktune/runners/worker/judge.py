@@ -3,6 +3,7 @@
 import gc
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import torch
 
 from sktune.backends.base import Backend, Compiled, CompileError, Observe, OnScope, Step, ignore
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, described
+from sktune.core.errors import BackendError, MachineError, described, machine_failure
 from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Stage
 from sktune.core.plan import Plan
 from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
@@ -26,6 +27,7 @@ from sktune.measure.latency import Budget
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
 from sktune.measure.winner import BASELINE_REPEAT, MAX_FINALISTS
 from sktune.runners.base import Report
+from sktune.runners.machine import MEND_MACHINE
 from sktune.runners.worker.step_timer import SampleSink, StepTimer, discard, quiet_collector
 from sktune.runners.worker.verifier import Verifier
 from sktune.targets.base import Target
@@ -122,6 +124,7 @@ class Judge:
 
         Raises:
             OutOfMemoryDuringTrialError: the process must not be used any more.
+            MachineError: the machine fails, not the plan.
         """
         seconds: dict[str, float] = {}
         self._ban(banned)
@@ -129,6 +132,7 @@ class Judge:
             measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep, seconds)
             compiled, outcome = self._judge(plan, report, seconds, known, on_scope, measured)
         except CompileError as failure:
+            self._refuse_failure_of_machine(failure)
             if ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
             logger.info("the plan does not compile", exc_info=True)
@@ -136,6 +140,7 @@ class Judge:
             stage = Stage.VERIFY if failure.reason == Reason.TIMEOUT else Stage.COMPILE
             return Outcome(Reason(failure.reason), str(failure), seconds=seconds, blamed=failure.blamed, stage=stage)
         except Exception as failure:
+            self._refuse_failure_of_machine(failure)
             if ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(described(failure)) from failure
             logger.info("a step fails", exc_info=True)
@@ -152,6 +157,18 @@ class Judge:
         with _timed(seconds, "observe"):
             scope_times = self._observed(compiled.observe)
         return replace(outcome, scope_times=scope_times, seconds=seconds)
+
+    def _refuse_failure_of_machine(self, failure: Exception) -> None:
+        """Raise ``MachineError`` if a failure names the machine, or one operator does not compile either."""
+        problem = machine_failure(failure)
+        # After an error of a kernel nothing works in this process, whatever the machine's state.
+        if not problem and not re.search(r"\b(CUDA|NPU) (driver )?error", str(failure)):
+            try:
+                self._backend.check_machine()
+            except Exception as another:  # noqa: BLE001 - whatever it is, it is not the plan's
+                problem = f"one operator does not compile either: {described(another)}"
+        if problem:
+            raise MachineError(f"the machine fails, not the plan: {problem}; {MEND_MACHINE}") from failure
 
     def _judge(
         self,
@@ -355,6 +372,7 @@ class Judge:
             try:
                 compiled[name] = make()
             except CompileError as failure:
+                self._refuse_failure_of_machine(failure)
                 broken.append(FinalRow(name, None, f"does not compile: {failure}", False))
         return compiled, broken
 

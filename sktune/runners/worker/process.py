@@ -59,6 +59,7 @@ def environment_of(spec: TargetSpec, cache: Path, work: Path | None) -> dict[str
         **os.environ,
         **backend.worker_environment(spec.device),
         "TORCHINDUCTOR_CACHE_DIR": str(without_spaces(cache)),
+        "LANGUAGE": "en",  # messages of compilers are read
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         # With torch_npu installed but no CANN, importing torch would fail; the npu backend imports torch_npu itself.

@@ -21,7 +21,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from sktune.core.errors import SktuneError, TargetError, described, first_line
+from sktune.core.errors import (
+    BackendError,
+    MachineError,
+    SktuneError,
+    TargetError,
+    described,
+    first_line,
+    machine_failure,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,17 +57,18 @@ class Session:
         """Answer requests until the client closes its pipe."""
         for line in requests:
             request = json.loads(line)
-            log_to(request["log"])
-            if self._judge and request["left_s"] is not None:
-                self._judge.ends_s = time.monotonic() + request["left_s"]
             try:
+                log_to(request["log"])
+                if self._judge and request["left_s"] is not None:
+                    self._judge.ends_s = time.monotonic() + request["left_s"]
                 getattr(self, "do_" + request["do"])(request)
             except SktuneError as failure:
-                traceback.print_exc()
                 self.answer(error=type(failure).__name__, message=str(failure))
+                traceback.print_exc()  # last: the disk may be full
             except Exception as failure:  # noqa: BLE001 - the client must get every error
+                kind = MachineError if machine_failure(failure) else BackendError
+                self.answer(error=kind.__name__, message=f"{described(failure)}; see {request['log']}")
                 traceback.print_exc()
-                self.answer(error="BackendError", message=f"{described(failure)}; see {request['log']}")
 
     def do_open(self, request: Mapping[str, Any]) -> None:
         """Load the model, trace its layout, capture and record the baseline."""

@@ -46,7 +46,7 @@ def _is_inconsistent(speedup: Speedup) -> bool:
 def _headline(shown: Shown) -> list[Markup]:
     result, say = shown.result, shown.say
     if result.winner is None:
-        key = "failed" if _has_failed(shown) else "none" if result.verdict else "running" if result.trials else "empty"
+        key = "failed" if result.has_failed else "none" if result.verdict else "running" if result.trials else "empty"
         return [element("strong", say(f"verdict.{key}"), class_="none"), *_so_far(shown)]
     speedup = result.winner.speedup
     doubt = say("verdict.interval", interval=shown.interval(speedup)) if speedup.ci95 else say("simulated")
@@ -173,12 +173,6 @@ def _noise(shown: Shown) -> str:
     return "; ".join(parts)
 
 
-def _has_failed(shown: Shown) -> bool:
-    """Whether no plan can be used, fast or slow."""
-    outcomes = [record.outcome for record in shown.result.trials if record.outcome]
-    return bool(outcomes) and not any(outcome.is_feasible for outcome in outcomes)
-
-
 def _causes(shown: Shown) -> Markup:
     """Return the commonest causes of failures, each with a trial that shows it."""
     alike: dict[tuple[str, str], list[Outcome]] = {}
@@ -201,7 +195,7 @@ def _next_step(shown: Shown) -> Markup:
     """Return what a reader should do now, with the command or the code."""
     result, say = shown.result, shown.say
     if result.winner is None:
-        key = "failed" if _has_failed(shown) else "leave" if result.is_compared else "continue"
+        key = "failed" if result.has_failed else "leave" if result.is_compared else "continue"
         advice = element("p", element("b", say("next.title")), " ", say(f"next.{key}"))
         return element("div", advice, _causes(shown) if key == "failed" else None, class_="next")
     starts_program = result.usage.application is Application.AT_START

@@ -1,0 +1,61 @@
+"""Paths of any characters, for every command."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.builders import sktune_command
+from tests.fuzz.harness import prepared
+from tests.fuzz.inputs import USES
+
+NAMES = st.one_of(
+    st.text(st.sampled_from(r"""#?%&=+:;@!*[]{}()<>|'"\$`~^,. 41aäé日"""), min_size=1, max_size=12),
+    st.binary(min_size=1, max_size=12).map(os.fsdecode),
+).filter(lambda name: not set(name) & {"/", "\0", os.pathsep} and name.strip(".") != "")
+"""Characters with a meaning in URLs, globs, shells, templates and markup, then any bytes; not a list of folders."""
+COMMANDS = {f"{command} {number}": use for command, uses in USES.items() for number, use in enumerate(uses)}
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Return a folder with the files of all commands."""
+    with prepared() as folder:
+        yield folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(name="a#b?c%41d")
+@given(name=NAMES)
+def test_a_command_ends_as_in_a_plain_folder(command: str, name: str, folder: Path) -> None:
+    """Whatever characters the paths of its files and of its studies have; and nothing is made beside their folder."""
+    ends = {}
+    for each in ("plain", name):
+        place = folder / "place" / each
+        shutil.copytree(folder / "base", place, symlinks=True)
+        try:
+            arguments = [_absolute(argument, place) for argument in COMMANDS[command].arguments]
+            done = sktune_command(*arguments, *_runs(command, place), folder=place)
+            ends[each] = done.returncode, done.stderr if done.returncode else ""
+            assert [path.name for path in place.parent.iterdir()] == [each]
+        finally:
+            shutil.rmtree(place.parent)
+    (plain, _), (code, errors) = ends["plain"], ends[name]
+    assert code == plain, errors
+
+
+def _absolute(argument: str, folder: Path) -> str:
+    """Return the absolute path of an argument that is a file or the folder of one."""
+    file, colon, function = argument.partition(":")
+    return f"{folder / file}{colon}{function}" if (folder / file).exists() else argument
+
+
+def _runs(command: str, folder: Path) -> list[str]:
+    has_studies = command.split()[0] in ("search", "analyze", "show", "report")
+    return ["--runs", str(folder / "runs")] if has_studies else []
