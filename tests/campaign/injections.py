@@ -26,7 +26,8 @@ FOUND_WITHIN_S = 3.0
 """How long a victim may take to appear."""
 DISK_BYTES, COMPILERS_DISK_BYTES = 24 << 20, 512 << 20
 """The second for temporary files of compilers."""
-TOOLS = ("g++", "gcc", "c++", "cc", "as", "ld")
+TOOLS = ("g++", "gcc", "c++", "cc", "as", "ld", "openssl")
+"""What Inductor runs, found by the path."""
 CLOCK, DELAY, STUCK, READ_ONLY, USES, FORKS = range(6)
 """Places of the values in the file that the preloaded library reads."""
 DAMAGED = ("study.db", "study.db-wal")

@@ -112,10 +112,10 @@ def _endings(fault: Fault, seen: Aftermath) -> Iterator[str]:
 
 
 def _blamed(reference: Reference, seen: Aftermath) -> Iterator[str]:
-    """No plan has the machine's failure."""
+    """No plan has the machine's failure; a compile without a cache may take too long on a busy one."""
     for number, trial in seen.stored.items():
         outcome, usual = trial["sktune:outcome"], reference.trials.get(number, {}).get("sktune:outcome", {})
-        if outcome.get("reason") in CAUSED and outcome["reason"] != usual.get("reason"):
+        if outcome.get("reason") in ("crashed", "compile_failed") and outcome["reason"] != usual.get("reason"):
             yield f"trial {number} is blamed for the machine: {outcome['reason']}, {outcome['detail'][:200]}"
 
 

@@ -365,7 +365,7 @@ def test_that_nothing_could_be_tried_is_no_answer(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["event"] == "error"
-    assert last["message"].startswith("Nothing could be tried: no plan could be measured (5 compile_failed).")
+    assert last["message"].startswith("Nothing could be tried: no plan could be measured (")
     assert "No scope" not in done.stderr
     assert not list(tmp_path.rglob("best_plan.yaml"))
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from sktune.core.errors import StudyError
+from sktune.core.errors import StorageError, StudyError
 from sktune.study.claims import Claims
 from sktune.study.leases import Leases
 from sktune.study.result import stored_result
@@ -198,7 +198,9 @@ def test_a_server_that_was_restarted_is_found_again(scene: Scene, server: Server
         proposal = ask(study)
         server.stop()
         try:
-            with pytest.raises(StudyError, match=r"the study's storage failed \(.*stored trials are safe.*run again$"):
+            with pytest.raises(
+                StorageError, match=r"the study's storage failed \(.*stored trials are safe.*run again$"
+            ):
                 study.tell(proposal, FAST, 8.0)
         finally:
             server.start()

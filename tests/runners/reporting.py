@@ -54,6 +54,10 @@ if fault == "die" and has_scopes:
     events[0]["pid"] = ended.pid
 if has_scopes and (fault == "refuse" or fault == "refuse once" and runs == int(at)):
     events.append({"event": "error", "stage": "run", "message": "this rank has no memory left"})
+if has_scopes and fault == "full disk":
+    events.append({"event": "error", "stage": "machine", "message": "OSError: [Errno 28] No space left on device"})
+if has_scopes and fault == "full disk in the log":
+    sys.exit("ld: final link failed: No space left on device")
 with (run / "rank-0.jsonl").open("w") as report:
     report.writelines(json.dumps(event) + "\\n" for event in [*events, *([] if is_stuck else [{"event": "end"}])])
 if is_stuck:

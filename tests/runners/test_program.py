@@ -15,7 +15,7 @@ import torch
 import yaml
 from torch import nn
 
-from sktune.core.errors import BackendError, BadInputError, TargetError
+from sktune.core.errors import BackendError, BadInputError, MachineError, TargetError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
@@ -457,6 +457,16 @@ def test_what_a_program_does_is_an_outcome(
         assert beside.poll() is None
     finally:
         beside.kill()
+
+
+@pytest.mark.parametrize("fault", ["full disk", "full disk in the log"])
+def test_a_machine_that_fails_is_no_outcome(tmp_path: Path, fault: str) -> None:
+    """Whether a rank says so or the program's log: no trial is stored as a failure of its plan."""
+    with (
+        reporting(tmp_path, environment={"FAULT": fault}) as runner,
+        pytest.raises(MachineError, match=r"the machine fails, not the plan: .*No space left on device; mend that"),
+    ):
+        runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
 
 
 def test_a_finalist_that_is_killed_once_is_compared_all_the_same(tmp_path: Path) -> None:
