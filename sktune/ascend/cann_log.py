@@ -1,17 +1,23 @@
 """Why a plan failed, and why a scope was split, read from plog and compile logs.
 
 The strings come from ``super_kernel_pass.cc`` and the FE and HCCL engines in hicann/ge, from graph-autofusion, and
-from torchair's ``superkernel_cases.md``. Logs grow to gigabytes and repeat a message for each operator, rank and
-retry: lines are read one at a time, and equal messages become one explanation.
+from torchair's ``superkernel_cases.md``; the meaning of codes from ``cann_codes.yaml``. Logs grow to gigabytes and
+repeat a message for each operator, rank and retry: lines are read one at a time, and equal messages become one
+explanation.
 """
 
+import gzip
+import io
 import re
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal, cast
 
+from sktune.ascend.cann_codes import CORE_CODES, Code, code
 from sktune.ascend.kernel_name import parse_superkernel_name
 from sktune.core.errors import BadInputError, nearest
 from sktune.core.files import open_regular
@@ -22,7 +28,7 @@ Kind = Literal[
     "bypassed", "unfusable", "foreign", "collective", "deadlock", "sync_all", "dynamic", "unmarked",
 ]  # fmt: skip
 
-MAX_LINE_BYTES = 4096
+MAX_LINE_LENGTH = 4096
 """Longer lines are read in pieces: the patterns take time that grows with the square of a line's length."""
 
 FAILURES: tuple[Kind, ...] = (
@@ -59,6 +65,7 @@ class _Rule:
     kind: Kind
     pattern: re.Pattern[str]
     message: str
+    is_internal: bool = False
 
 
 def _rule(kind: Kind, pattern: str, message: str) -> _Rule:
@@ -150,6 +157,16 @@ _RULES = (
         "compiling a {text} of {operator} failed; the line before it in the log says why",
     ),
     _rule(
+        "compile",
+        r"(?:Failed to compile Op|Compile op) ?\[?(?P<operator>[^\]\s,]+?)[\].,](?=\W| failed|$)",
+        "compiling {operator} failed (E40021); the Python stack after it in the log says why",
+    ),
+    _rule(
+        "compile",
+        r"Operator \[?(?P<operator>[^\]\s]+)\]? compilation failed",
+        "compiling {operator} failed (E20001); the lines before it in the log say why",
+    ),
+    _rule(
         "dynamic",
         r"SuperKernelPass only support static graph\[?(?P<text>[^\]]*)",
         "graph {text} has dynamic shapes, so no scope in it was fused; compile with dynamic=False",
@@ -166,25 +183,40 @@ _RULES = (
     ),
     _rule(
         "communication",
-        r"^(?!.*(?:507014|aicore timeout)).*(?:\bEI000[26]\b|(?:hccl|HCCL|Hccl).*\btime[sd]? ?out\b)",
+        r"\bEI000[26]\b|(?:hccl|HCCL|Hccl).*\btime[sd]? ?out\b",
         "a rank timed out waiting for another (HCCL timeout); check the other ranks' logs first, and give all the same "
         "plan",
     ),
 )  # fmt: skip
 
-_TIMEOUT = re.compile(r"\b507014\b|retCode=0x25\b|\baicore timeout\b")
+_CORE = re.compile(
+    rf"retCode=(?P<number>0x[0-9a-fA-F]+)\b|\b(?P<words>{'|'.join(name for name in CORE_CODES if name[0] != '0')})\b"
+)
 _FAULT_KERNEL = re.compile(r"fault kernel_name=(?P<kernel>[^\s,]+)")
 _ORIGIN = re.compile(r"origin_op_name \[(?P<name>[^\]]+)\]")
 _SYMBOL = re.compile(r"(?:(?P<core>coreId=\d+, coreType=\d+).*?)?symbol name=(?P<symbol>[^\s,]+)")
-_RUNTIME = re.compile(r".*EZ9999\)?: *(?!Inner Error)(?P<text>.+?)\.?(?:\[FUNC:|$)")
 _PROCESS = re.compile(r"\] ?\w+\((\d+),|\[PID: ?(\d+)\]")
 _SUB_KERNEL = re.compile(r"(?:te_)?(?P<type>\w+?)_[0-9a-f]{32,64}(?:_|$)")
 
+# A code stands before its message, in brackets behind its title, or behind the word "code"; not in names and numbers.
+_CODE = re.compile(
+    r"(?<![\w.=/+#-])(?P<name>E[0-9A-Z]\d{4})(?=[)'\"]?\s*(?:[:\[]|\s\s))(?P<rest>.*)"
+    r"|(?i:err(?:or)?[ _-]?code)\W{1,4}(?:is )?(?P<named>E[0-9A-Z]\d{4})\b"
+)
+_RETURN_CODE = re.compile(
+    r"(?i:(?<![a-z])(?:err(?:or)?[ _-]?(?:code|no)|ret(?:urn)?[ _-]?(?:code)?|result|status)\W{0,3}(?:is\W{1,3})?)"
+    r"(?P<name>[1-5]\d{5})\b"
+)
+_BEFORE_TEXT = re.compile(r"^[\])'\",:\s]*(?:\[PID: ?\d+\]\s*)?(?:[\d-]{10}-[\d:.]+\s*)?(?:\w*\(E\w{5}\))?[:\s]*")
+_LOG_PREFIX = re.compile(r"^\W*\[(?:ERROR|WARNING|INFO|EVENT|DEBUG|TRACE)\].*?(?:\]\s*(?:\d+|\[tid:\d+\]) ?)")
+MAX_TEXT = 300
+"""Characters of a line that an explanation repeats."""
+
 # Most lines are irrelevant; this decides it in one pass over the line.
 _OF_INTEREST = re.compile(
-    r"can ?not fusion|[Ss]uper ?[Kk]ernel|deadlock|EB0500|real stream|send-recv event|compile subkernel"
-    r"|EI000|time[sd]? ?out|507014|0x25|fault kernel_name|origin_op_name|symbol name|EZ9999|split before"
-    r"|super kernel scope|abort check"
+    r"can ?not fusion|[Ss]uper ?[Kk]ernel|deadlock|\bE[0-9A-Z]\d{4}\b|real stream|send-recv event|exception|overflow"
+    r"|[Cc]ompile (?:sub|[Oo]p)|time[sd]? ?out|\b[1-5]\d{5}\b|retCode=0x|fault kernel_name|origin_op_name|symbol name"
+    r"|split before|super kernel scope|abort check"
 )
 
 
@@ -201,11 +233,14 @@ class _Seen:
 class _Fault:
     """What one process reported about a kernel that failed."""
 
-    timed_out: bool = False
+    code: str = ""  # a return code; that of a timeout if there are several
     kernels: set[str] = field(default_factory=set)
     origin: str = ""
     symbols: set[tuple[str, str]] = field(default_factory=set)  # what ran, and on which core
-    text: str = ""
+
+    @property
+    def timed_out(self) -> bool:
+        return bool(self.code) and code(self.code).kind == "timeout"
 
     @property
     def is_blamed(self) -> bool:
@@ -214,7 +249,7 @@ class _Fault:
 
     @property
     def happened(self) -> bool:
-        return bool(self.timed_out or self.kernels or self.text)
+        return bool(self.code or self.kernels)
 
 
 class _Log:
@@ -226,15 +261,19 @@ class _Log:
         self._seen: dict[tuple[str, ...], _Seen] = {}
         self._faults: dict[str, _Fault] = {}
         self._explained: set[tuple[str, str]] = set()
+        self._headed: _Seen | None = None  # a code whose message is the next line
 
     def add(self, line: str) -> None:
-        if not _OF_INTEREST.search(line):
+        headed, self._headed = self._headed, None
+        if headed and line.startswith((" ", "\t")):
+            headed.groups["text"] = _shortened(line)
+        if not _OF_INTEREST.search(line) or self._add_fault(line):
             return
         for rule in _RULES:
             if match := rule.pattern.search(line):
                 self._count(rule, {name: value.strip(" .") for name, value in match.groupdict("").items()})
                 return
-        self._add_fault(line)
+        self._add_code(line)
 
     def _count(self, rule: _Rule, groups: dict[str, str]) -> None:
         operator, scope = groups.get("operator", ""), groups.get("scope", "")
@@ -244,32 +283,67 @@ class _Log:
                 return
             self._explained.add((scope, operator))
         groups["operator_type"] = groups.get("operator_type") or self._types.get(operator, "")
-        key = (rule.kind, scope, groups["operator_type"], groups.get("text", ""))
+        key: tuple[str, ...] = (rule.kind, scope, groups["operator_type"], groups.get("text", ""))
+        if rule.kind == "compile":
+            key += (operator,)
         self._seen.setdefault(key, _Seen(rule, groups)).operators.add(operator)
 
-    def _add_fault(self, line: str) -> None:
+    def _add_code(self, line: str) -> None:
+        """Explain a line by the code in it: the first line of each that is known, and all lines of others."""
+        match = _CODE.search(line)
+        known = code(match["name"] or match["named"]) if match else None
+        text = ""
+        if match:
+            text = _shortened(_BEFORE_TEXT.sub("", match["rest"]) if match["name"] else line)
+        if (known is None or known.is_internal) and (number := _RETURN_CODE.search(line)):
+            by_number = code(number["name"])
+            if by_number.means or by_number.name[0] == "5":  # 5xxxxx: CANN's failures; other numbers may be anything
+                known, text = by_number, _shortened(line)
+        if known is None:
+            return
+        is_header = text.lower().startswith("inner error")
+        seen = self._seen.setdefault(
+            ("code", known.name, "" if known.means else text),
+            _Seen(_code_rule(known), {"text": "" if is_header else text, "operator_type": ""}),
+        )
+        if is_header and not seen.groups["text"]:
+            self._headed = seen
+        elif not seen.groups["text"]:
+            seen.groups["text"] = text
+
+    def _add_fault(self, line: str) -> bool:
+        """Return whether a line reports how a kernel failed, and keep what it says."""
+        core = _CORE.search(line)
+        number = _RETURN_CODE.search(line)
+        failed = CORE_CODES.get((core["number"] or core["words"]).lower(), "") if core else ""
+        if not failed and number and number["name"] in CORE_CODES.values():
+            failed = number["name"]
+        kernel, origin, symbol = _FAULT_KERNEL.search(line), _ORIGIN.search(line), _SYMBOL.search(line)
+        if not (failed or kernel or origin or symbol):
+            return False
         process = _PROCESS.search(line)
         fault = self._faults.setdefault((process[1] or process[2]) if process else "", _Fault())
-        fault.timed_out |= bool(_TIMEOUT.search(line))
-        if match := _FAULT_KERNEL.search(line):
-            fault.kernels.add(match["kernel"])
-        if match := _ORIGIN.search(line):
-            fault.origin = fault.origin or match["name"]
-        if match := _SYMBOL.search(line):
-            fault.symbols.add((match["symbol"], match["core"] or ""))
-        if match := _RUNTIME.match(line):
-            fault.text = fault.text or match["text"]
+        if failed and not fault.timed_out and (not fault.code or code(failed).kind == "timeout"):
+            fault.code = failed
+        if kernel:
+            fault.kernels.add(kernel["kernel"])
+        if origin:
+            fault.origin = fault.origin or origin["name"]
+        if symbol:
+            fault.symbols.add((symbol["symbol"], symbol["core"] or ""))
+        return True
 
     def explanations(self) -> Iterator[Explanation]:
         faults = [fault for fault in self._faults.values() if fault.happened]
         # A process that waits for the failed one, and the console output, report a fault without its kernel.
-        blamed = [
-            replace(fault, timed_out=any(each.timed_out for each in faults)) for fault in faults if fault.is_blamed
-        ]
+        reported = next((fault.code for fault in sorted(faults, key=lambda each: not each.timed_out) if fault.code), "")
+        blamed = [fault if fault.timed_out else replace(fault, code=reported) for fault in faults if fault.is_blamed]
         # The same fault on many ranks is one fault.
         yield from dict.fromkeys(each for fault in blamed or faults for each in self._explain_fault(fault))
-        for seen in self._seen.values():
-            yield self._explain(seen)
+        # What waits for a failure, and what only says that there is one, comes after its cause.
+        for seen in sorted(self._seen.values(), key=lambda each: each.rule.is_internal):
+            if seen.groups.get("text") or not (seen.rule.is_internal and (faults or len(self._seen) > 1)):
+                yield self._explain(seen)
 
     def _explain(self, seen: _Seen) -> Explanation:
         groups, kind = seen.groups, seen.rule.kind
@@ -282,14 +356,15 @@ class _Log:
             "operator_type": groups["operator_type"] or "operators",
             "count": len(seen.operators),
             "text": groups.get("text", ""),
+            "lines": f": {groups['text']}" if groups.get("text") else "",
             "hint": _hint(groups.get("text", "")) if kind == "option" else "",
         }
         message = seen.rule.message.format(**fields)
         return Explanation(kind, message, scope, operator, groups["operator_type"], count=len(seen.operators))
 
     def _explain_fault(self, fault: _Fault) -> Iterator[Explanation]:
-        kind: Kind = "timeout" if fault.timed_out else "fault" if fault.kernels else "runtime"
-        what = {"timeout": "timed out (507014)", "fault": "failed", "runtime": f"failed ({fault.text})"}[kind]
+        kind: Kind = "timeout" if fault.timed_out else "fault"
+        what = ("timed out" if fault.timed_out else "failed") + (f" ({fault.code})" if fault.code else "")
         fix = (
             "try feed-sync-all=1, then leave its block out"
             if kind == "timeout"
@@ -297,10 +372,9 @@ class _Log:
         )
         name = parse_superkernel_name(fault.origin, self._labels)
         if name is None and not any(kernel.startswith("te_superkernel") for kernel in fault.kernels):
-            kernel = min(fault.kernels, default="a kernel")
-            yield Explanation(
-                kind, f"{kernel} {what} and does not appear to be a SuperKernel; check whether the baseline fails too",
-            )  # fmt: skip
+            kernel = min(fault.kernels, default="")
+            which = f"{kernel} {what} and does not appear to be a SuperKernel" if kernel else f"a kernel {what}"
+            yield Explanation(kind, f"{which}; check whether the baseline fails too")
             return
         place = f"scope {name.scope}" if name else "a SuperKernel"
         scope = name.scope if name else ""
@@ -311,6 +385,20 @@ class _Log:
             guilty = match["type"] if match else symbol
             message = f"{place} {what} in {guilty} on {cores} core{'s' * (cores > 1)}; {fix}"
             yield Explanation(kind, message, scope, fault.origin, guilty, symbol, cores)
+
+
+@cache
+def _code_rule(known: Code) -> _Rule:
+    """Return how lines with a code are explained."""
+    origin = f" ({known.family})" if known.family else ""
+    means = f"{known.means}{{lines}}; {known.action}" if known.means else "not in sktune's table of codes{lines}"
+    return _Rule(cast("Kind", known.kind), _CODE, f"{known.name}{origin}: {means}", known.is_internal)
+
+
+def _shortened(line: str) -> str:
+    """Return what a line says, without the program's own place and the line's beginning."""
+    text = _LOG_PREFIX.sub("", line.partition("[FUNC:")[0]).strip(" \t.")
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
 
 
 def _hint(text: str) -> str:
@@ -355,11 +443,29 @@ def explain_files(
 def _lines(paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
         try:
-            with open_regular(path) as file:
-                while line := file.readline(MAX_LINE_BYTES):
-                    yield line.decode("utf-8", "replace")
+            with open_regular(path) as file, _text(file) as lines:
+                while line := lines.readline(MAX_LINE_LENGTH):
+                    yield line
+        except (EOFError, zlib.error):  # what was compressed ends early, as after a crash: all before it was read
+            continue
         except OSError as error:
-            raise BadInputError(f"{path} cannot be read: {error.strerror}; give a plog or compile log") from error
+            reason = error.strerror or str(error)
+            raise BadInputError(f"{path} cannot be read: {reason}; give a plog or compile log") from error
+
+
+def _text(file: BinaryIO) -> io.TextIOWrapper:
+    """Return the text of a log, which may be compressed by gzip, or in UTF-16 as Windows writes it."""
+    if file.read(2) == b"\x1f\x8b":
+        file.seek(0)
+        file = cast("BinaryIO", gzip.GzipFile(fileobj=file))
+    file.seek(0)
+    head = file.read(1024)
+    file.seek(0)
+    # Text in UTF-16 has a null byte in every letter and digit: the second, or the first one.
+    low, high = head[1::2].count(0), head[::2].count(0)
+    is_wide = max(low, high) > len(head) // 8 and min(low, high) < max(low, high) // 4
+    encoding = ("utf-16-le" if low > high else "utf-16-be") if is_wide else "utf-8"
+    return io.TextIOWrapper(file, encoding, "replace")
 
 
 def cause(explanations: Iterable[Explanation]) -> Explanation | None:

@@ -92,11 +92,13 @@ class RealisedFusion:
     Attributes:
         evidence: the sources given, out of ``marks``, ``graph``, ``profile`` and ``plog``.
         alone: digest of the names of all kernels of the step that are not SuperKernels.
+        findings: what the logs say that names no scope.
     """
 
     scopes: tuple[ScopeFusion, ...]
     evidence: tuple[str, ...]
     alone: str = ""
+    findings: tuple[str, ...] = ()
 
     @property
     def is_known(self) -> bool:
@@ -181,6 +183,7 @@ def realised_fusion(
         tuple(_scope(label, marks.get(label, ()), step, members, reasons) for label in scopes),
         tuple(name for name, seen in evidence if seen),
         step.alone,
+        tuple(each.message for each in reasons if not each.scope),
     )
 
 
@@ -352,7 +355,7 @@ def _acting(options: str, *, is_on_one_stream: bool = False) -> str:
 
 
 def describe(fusion: RealisedFusion) -> list[str]:
-    """Return one line for each scope (marked, formed, split, left out), then what the logs say about it."""
+    """Return one line for each scope (marked, formed, split, left out) and what the logs say, about it and in all."""
     lines = []
     for scope in fusion.scopes:
         parts = [f"{_counted(len(scope.marked), 'operator')} marked ({_types(scope.marked)})"] if scope.marked else []
@@ -369,7 +372,7 @@ def describe(fusion: RealisedFusion) -> list[str]:
             parts.append(f"{len(scope.left_out)} ran outside ({_types(scope.left_out)})")
         lines.append(f"{scope.label}: " + "; ".join(parts))
         lines += [f"  {reason}" for reason in scope.reasons]
-    return lines
+    return [*lines, *(f"logs: {finding}" for finding in fusion.findings)]
 
 
 def _formed(kernels: Sequence[FormedSuperKernel]) -> str:

@@ -101,7 +101,10 @@ def fusion(
 
     result = fusion_of_files(graph, fused, profile, log)
     console = Terminal(stderr=json)
-    for line in describe(result):
+    lines = describe(result)
+    if log and "plog" not in result.evidence:
+        lines.append("logs: they name no scope, and no error that is known")
+    for line in lines:
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
         print_event(FusionFinished(digest=result.digest, **asdict(result)))

@@ -60,7 +60,10 @@ TryInexact = Annotated[
     ),
 ]
 Weights = Annotated[
-    Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")
+    Path | None,
+    typer.Option(
+        help="A checkpoint's folder (safetensors), or random; by default the model folder's own, else random."
+    ),
 ]
 Trust = Annotated[
     bool,

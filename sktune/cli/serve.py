@@ -11,6 +11,7 @@ from rich.markup import escape
 from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
+from sktune.core.errors import BadInputError, nearest
 from sktune.core.events import print_event
 from sktune.core.events.studies import PageServed
 
@@ -34,8 +35,10 @@ def serve(
 
     people = Terminal(stderr=True)
     shelf = Shelf(runs, storage, arg.chosen_language(language))
-    if study and study not in shelf.names():
-        people.print(escape(f"there is no study {study!r} yet: its page fills once a search has created it"))
+    if study and study not in (names := shelf.names()):
+        raise BadInputError(f"there is no study {study!r}{nearest(study, names)}")
+    if idle_minutes is not None and not math.isfinite(idle_minutes):
+        raise BadInputError(f"--idle-minutes must be a number of minutes; got {idle_minutes}")
 
     def ready(url: str) -> None:
         if json:

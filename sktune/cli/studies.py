@@ -9,15 +9,16 @@ from rich.markup import escape
 from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
-from sktune.cli.views.search import comparison_table, result_table
+from sktune.cli.views.search import comparison_table, result_table, studies_table
 from sktune.cli.views.workers import worker_lines
-from sktune.core.errors import BadInputError, StudyError
+from sktune.core.errors import BadInputError, SktuneError, StudyError
 from sktune.core.events import print_event
-from sktune.core.events.studies import CompareFinished, ReportWritten, StudyShown
+from sktune.core.events.studies import CompareFinished, ReportWritten, StudiesListed, StudyRow, StudyShown
 from sktune.core.files import real_path
 from sktune.profiling.analysis import Profile, analyse
 from sktune.profiling.readers.reading import read_profile
 from sktune.reports import dashboard, outputs
+from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.storage import undamaged
 from sktune.study.stored_space import space_of
@@ -26,7 +27,7 @@ from sktune.study.study import TuningStudy, sqlite_url
 
 @app.command()
 def show(
-    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    study: Annotated[str | None, typer.Argument(help="Name of the study; by default all are listed.")] = None,
     runs: arg.Runs = Path("runs"),
     storage: arg.Storage = None,
     why: Annotated[
@@ -35,6 +36,11 @@ def show(
     json: arg.Json = False,
 ) -> None:
     """Show what a study has found so far."""
+    if study is None:
+        if why:
+            raise BadInputError("--why explains one study; name it")
+        studies(runs, storage, json)
+        return
     result = stored_result(study, runs, storage)
     console = Terminal(stderr=json)
     console.print(result_table(result))
@@ -49,6 +55,40 @@ def show(
             "workers": result.workers.to_list() or None,
         }
         print_event(StudyShown(**result.summary(), **details, **learned))
+
+
+@app.command()
+def studies(runs: arg.Runs = Path("runs"), storage: arg.Storage = None, json: arg.Json = False) -> None:
+    """List the studies with their verdicts, newest first."""
+    from sktune.server.shelf import Shelf
+
+    shelf = Shelf(runs, storage)
+    rows: list[StudyRow] = []
+    for name in shelf.names():
+        try:
+            rows.append(_row(shelf.result(name)))
+        except SktuneError as failure:
+            rows.append({"study": name, "trials": 0, "speedup": None, "verdict": str(failure), "changed": None})
+    rows.sort(key=lambda row: row["changed"] or "", reverse=True)
+    console = Terminal(stderr=json)
+    if rows:
+        console.print(studies_table(rows))
+    else:
+        console.print(escape(f"no studies in {storage or runs}; `sktune search` makes one"), soft_wrap=True)
+    if json:
+        print_event(StudiesListed(studies=rows))
+
+
+def _row(result: SearchResult) -> StudyRow:
+    incumbent = result.incumbent()
+    ended = [record.ended for record in result.trials if record.ended]
+    return {
+        "study": result.study,
+        "trials": len(result.trials),
+        "speedup": result.speedup or (incumbent["speedup"] if incumbent else None),
+        "verdict": verdict_line(result),
+        "changed": f"{max(ended):%Y-%m-%d %H:%M:%S}" if ended else None,
+    }
 
 
 def _explained(result: SearchResult, console: Terminal) -> dict[str, Any]:

@@ -58,6 +58,11 @@ def checkpoint_files(folder: Path) -> list[Path]:
     return [file for file in files if not file.name.startswith(text_files) and file.is_file()]
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether transformers finds weights in a folder that it may load: safetensors, in one file or several."""
+    return any((folder / f"model.safetensors{suffix}").is_file() for suffix in ("", ".index.json"))
+
+
 def files_below(path: Path) -> list[Path]:
     """Return all files below a folder; if ``path`` is a file, that file."""
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]

@@ -5,12 +5,17 @@ add strategies as entry points of the group ``sktune.samplers``.
 """
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from sktune.core.errors import BadInputError, nearest
+from optuna.samplers import BaseSampler
+
+from sktune.core.errors import BadInputError, first_line, nearest
+from sktune.core.space import SearchSpace
 from sktune.study.strategy import SamplerFactory, Strategy
 
 __all__ = ["GROUP", "STRATEGIES", "SamplerFactory", "Strategy", "find_strategy", "strategy_names"]
@@ -61,8 +66,24 @@ def _attribute(path: str) -> Any:
 def _loaded(name: str, load: Callable[[], Any]) -> Strategy:
     try:
         loaded = load()
-    except (ImportError, AttributeError) as failure:
+        if isinstance(loaded, Strategy):
+            return replace(loaded, name=name)
+        if inspect.isbuiltin(loaded):  # functions of Python itself, such as os.system, make no samplers
+            raise TypeError("it is a function of Python itself")
+        inspect.signature(loaded).bind("space", 0)
+    except Exception as failure:  # whatever a module of the user's raises
         raise BadInputError(
-            f"--strategy {name}: {failure}; give module:function, a function of a space and a seed"
+            f"--strategy {name}: {first_line(failure)}; give module:function, a function of a space and a seed"
         ) from failure
-    return replace(loaded, name=name) if isinstance(loaded, Strategy) else Strategy(name, loaded)
+    return Strategy(name, partial(_own_sampler, name, loaded))
+
+
+def _own_sampler(name: str, make: SamplerFactory, space: SearchSpace, seed: int) -> BaseSampler:
+    """Return the sampler that a function of the user's makes."""
+    try:
+        sampler = make(space, seed)
+        if not isinstance(sampler, BaseSampler):
+            raise TypeError(f"it returns {type(sampler).__name__}")
+    except Exception as failure:  # whatever the user's code raises
+        raise BadInputError(f"--strategy {name}: {first_line(failure)}; return a sampler of Optuna") from failure
+    return sampler

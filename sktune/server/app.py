@@ -73,7 +73,7 @@ class Pages:
         async def guarded(request: Request) -> Response:
             self.last_asked_s = time.monotonic()
             # Another host's name that resolves to this machine is how a page of that host would get in.
-            host = re.sub(r":\d+$", "", request.headers.get("host", ""))
+            host = re.sub(r":\d+$", "", request.headers.get("host", "").lower())
             known = secrets.compare_digest(request.path_params["token"].encode(), self.token.encode())
             if host not in HOSTS or not known:
                 return PlainTextResponse("not found\n", 404, HEADERS)

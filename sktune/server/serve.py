@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import uvicorn
 
@@ -66,14 +67,14 @@ async def _run(server: uvicorn.Server, listening: socket.socket, pages: Pages, i
 
 
 def serve_in_background(study: str, runs: Path, storage: str | None) -> str:
-    """Start a server that outlives this process, and return the URL of the study's page.
+    """Start a server that outlives this process, and return the URL of the study's page, which may begin later.
 
     Raises:
         SktuneError: it does not start.
     """
     where = ["--storage", storage] if storage else []
     command = [
-        sys.executable, "-m", "sktune.cli", "serve", study, "--runs", str(runs), *where,
+        sys.executable, "-m", "sktune.cli", "serve", "--runs", str(runs), *where,
         "--idle-minutes", f"{IDLE_MINUTES:g}",
     ]  # fmt: skip
     server = subprocess.Popen(  # noqa: S603 - our own command
@@ -84,4 +85,4 @@ def serve_in_background(study: str, runs: Path, storage: str | None) -> str:
     line = server.stdout.readline().strip()
     if not line.startswith("http://"):
         raise SktuneError("the page cannot be served; run `sktune serve` to see why")
-    return line
+    return f"{line}study/{quote(study, safe='')}"

@@ -68,7 +68,7 @@ class Shelf:
         Raises:
             StudyError: there is no such study, or it cannot be read.
         """
-        return self._cached(f"page {name}", name, lambda: page_html(self._read(name), self._language, events=events))
+        return self._cached(f"page {name}", name, lambda: page_html(self.result(name), self._language, events=events))
 
     def index(self, address: Callable[[str], str]) -> str:
         """Return a page with all studies; ``address`` gives the link to one."""
@@ -100,7 +100,7 @@ class Shelf:
 
     def _made_row(self, name: str, address: str) -> str:
         try:
-            result = self._read(name)
+            result = self.result(name)
         except SktuneError as failure:
             return element("tr", element("td", name), element("td", str(failure), colspan=5))
         say, incumbent = self._say, result.incumbent()
@@ -119,7 +119,12 @@ class Shelf:
     def _url(self, name: str) -> str:
         return self._storage or sqlite_url(self._runs / folder_name(name))
 
-    def _read(self, name: str) -> SearchResult:
+    def result(self, name: str) -> SearchResult:
+        """Return what a study has found, without writing to it.
+
+        Raises:
+            StudyError: it cannot be read.
+        """
         folder = self._runs / folder_name(name)
         if not self._storage and not (folder / DATABASE).exists():
             return SearchResult(name, folder, (), None, None, StudyFacts())  # its search has just begun

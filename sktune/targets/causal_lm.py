@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -13,6 +15,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCa
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from sktune.core.errors import SktuneError, TargetError, described, first_line, nearest
+from sktune.core.printable import printable
 from sktune.measure.devices import ran_out_of_memory, require
 from sktune.targets import folder_code
 from sktune.targets.base import Inputs, Target
@@ -28,6 +31,7 @@ CACHE_GRANULE = 64
 """KV cache lengths are multiples of this number of tokens, so that attention kernels get round shapes."""
 DEFAULT_BATCH = 1
 DEFAULT_CONTEXT = 32
+SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 META = "meta"
 """The device without memory: a model of any size is built in seconds, and a step yields only shapes."""
 LONGEST_REPLAY = 16
@@ -132,6 +136,40 @@ def _build(
     *,
     takes_torchair: bool,
 ) -> Target:
+    """Build the model as transformers does; a quantised one that it cannot load and run here, without quantisation."""
+    build = partial(_built, experts=experts, name=name, batch=batch, context=context, takes_torchair=takes_torchair)
+    quantised = getattr(config, "quantization_config", None) or getattr(config, "compression_config", None)
+    if quantised is None:
+        return build(spec, config)
+    values = quantised if isinstance(quantised, dict) else quantised.to_dict()
+    method = printable(str(values.get("quant_method") or "unnamed"))
+    reason = "random weights are not quantised"
+    if spec.weights and spec.layers is None and spec.device != META:
+        try:
+            return build(spec, deepcopy(config), method=method)
+        except Exception as failure:  # each method of quantisation needs other packages and devices
+            if ran_out_of_memory(failure):
+                raise
+            reason = first_line(failure)
+    plain = deepcopy(config)
+    for key in ("quantization_config", "compression_config"):
+        plain.__dict__.pop(key, None)
+    target = build(replace(spec, weights=None), plain)
+    description = f"{target.description}; the quantization_config ({method}) is not used: {reason}"
+    return replace(target, description=description)
+
+
+def _built(
+    spec: TargetSpec,
+    config: PreTrainedConfig,
+    *,
+    experts: str,
+    name: str,
+    batch: int,
+    context: int,
+    takes_torchair: bool,
+    method: str = "",
+) -> Target:
     require(spec.device)
     dtype = getattr(torch, spec.dtype)
     if spec.device == META and hasattr(config, "num_experts_per_tok"):
@@ -176,9 +214,12 @@ def _build(
 
     _allocated(config, allocate)
     weights = f"weights of {Path(spec.weights).name}" if spec.weights and spec.layers is None else "random weights"
+    if method:
+        held = {tensor.dtype for tensor in chain(model.parameters(), model.buffers())}
+        packed = any((each.itemsize == 1 and each != torch.bool) or each == torch.int32 for each in held)
+        weights += f" ({method})" if packed else f" ({method}, read as {SHORT[spec.dtype]})"
     origin = "shapes only, no weights" if spec.device == META else f"{weights}, seed {spec.seed}"
-    short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[spec.dtype]
-    description = f"{name}, hidden {text.hidden_size}, {short}, {origin}, batch {batch}, context {context}"
+    description = f"{name}, hidden {text.hidden_size}, {SHORT[spec.dtype]}, {origin}, batch {batch}, context {context}"
     return Target(model, decode_step, prefill, cache_tensors(cache), description, capacity=length)
 
 
@@ -218,10 +259,10 @@ def _experts_one_by_one(config: PreTrainedConfig) -> Iterator[None]:
 
 
 def _check_memory(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> None:
-    if not isinstance(spec, ConfigSpec) or spec.device != "cpu" or spec.weights:
+    if not isinstance(spec, ConfigSpec) or spec.device != "cpu" or getattr(config, "quantization_config", None):
         return
     try:
-        model = _model(replace(spec, device=META), deepcopy(config), dtype)
+        model = _model(replace(spec, device=META, weights=None), deepcopy(config), dtype)
     except Exception:  # a model that cannot be built without values, or not at all: building it says why
         logger.info("the model's size is not known", exc_info=True)
         return
@@ -243,7 +284,9 @@ def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn
                 weights, config=config, dtype=dtype, local_files_only=True, use_safetensors=True
             )
         except (OSError, ValueError, RuntimeError) as failure:
-            raise TargetError(f"--weights {spec.weights} cannot be loaded: {first_line(failure)}") from failure
+            raise TargetError(
+                f"--weights {spec.weights} cannot be loaded: {first_line(failure)}; --weights random takes others"
+            ) from failure
         return model
     if own is not None:
         with torch.device(spec.device):

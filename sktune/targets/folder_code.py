@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,8 +39,18 @@ def refuse_untrusted(folder: Path) -> None:
 
     classes = named_classes(folder)
     if classes and _configuration(folder).get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        _refuse_elsewhere(folder, classes)
         files = ", ".join(sorted({f"{name.partition('.')[0]}.py" for name in classes.values()}))
         raise TargetError(f"the model in {folder} is code of its own ({files}); read it, then run it with --trust")
+
+
+def _refuse_elsewhere(folder: Path, classes: Mapping[str, str]) -> None:
+    """Raise ``TargetError`` if a class is in another repository, ``owner/name--file.Class``: nothing is downloaded."""
+    if elsewhere := ", ".join(sorted({name.partition("--")[0] for name in classes.values() if "--" in name})):
+        raise TargetError(
+            f"the code of the model in {folder} is in another repository, {elsewhere}: copy its Python files into the "
+            "folder, and write FILE.CLASS alone into the auto_map of its config.json"
+        )
 
 
 def own_class(folder: Path, key: str) -> Any:
@@ -48,9 +59,10 @@ def own_class(folder: Path, key: str) -> Any:
     Raises:
         TargetError: the name is not that of a class in the folder, or the import fails.
     """
-    name = named_classes(folder).get(key)
-    if name is None:
+    classes = named_classes(folder)
+    if (name := classes.get(key)) is None:
         return None
+    _refuse_elsewhere(folder, classes)
     module, _, class_name = name.partition(".")
     if not (module.isidentifier() and class_name.isidentifier() and (folder / f"{module}.py").is_file()):
         raise TargetError(

@@ -29,6 +29,7 @@ from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, TargetSpec
 from sktune.tuning.placing import placed
+from sktune.tuning.request import RANDOM
 
 PLAN = "plan"
 
@@ -91,7 +92,7 @@ class RecheckRequest:
     Attributes:
         plan: a plan file that names its target.
         model: where the model is now; None for the place in the plan file.
-        weights: where the checkpoint is now; None for the place in the plan file.
+        weights: where the checkpoint is now; None for the place in the plan file, or beside the model if it was there.
         verify_steps: decode steps to compare with the baseline, bit for bit.
         runs: folder of the runs; logs are written to ``rechecks/`` in it.
         compile_timeout_s: maximum time for one compile.
@@ -119,7 +120,7 @@ def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Rec
         report: called with each stage that begins.
 
     Raises:
-        PlanError: the file is not a plan file, or does not name its target.
+        PlanError: the file is not a plan file, does not name its target, or its scopes do not fit the model.
         BackendError: the plan no longer compiles or runs.
         SktuneError: the model cannot be loaded, or its baseline does not run.
     """
@@ -154,6 +155,7 @@ def _checked(
 ) -> Recheck:
     opened = runner.open()
     plan = file.to_plan()
+    opened.layout.check(plan)
     verification = runner.verify(VerifyRequest(PLAN, plan, steps), report) or Verification()
     if verification.is_broken:
         raise BackendError(f"the plan no longer runs: {verification.difference}; search again")
@@ -193,9 +195,10 @@ def target_of(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, Spac
     except (TargetError, ValidationError) as failure:
         raise PlanError(f"{request.plan}: this sktune does not understand its target; search again") from failure
     if request.model is not None:
-        spec = replace(spec, source=_absolute(request.model))
+        source = _absolute(request.model)
+        spec = replace(spec, source=source, weights=source if spec.weights == spec.source else spec.weights)
     if request.weights is not None:
-        spec = replace(spec, weights=str(real_path(request.weights)))
+        spec = replace(spec, weights=None if request.weights == RANDOM else str(real_path(request.weights)))
     if isinstance(spec, ConfigSpec):
         spec = _with_trust(spec, request)
     elif request.trust:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sktune.backends import all_backends, backend_info, backend_on
 from sktune.backends.info import META_DEVICE, BackendInfo
+from sktune.core.contents import has_checkpoint
 from sktune.core.errors import BadInputError
 from sktune.core.files import real_path
 from sktune.core.verification import DEFAULT_VERIFY_STEPS
@@ -14,6 +15,8 @@ from sktune.targets.presets import Preset
 from sktune.targets.recipe import needs_cluster
 
 DEFAULT_TRIALS = 40
+RANDOM = Path("random")
+"""Instead of the folder of weights."""
 ENGINES = ("local", "ray")
 
 
@@ -32,7 +35,8 @@ class Request:
         space: a YAML file with a search space; None for the preset's.
         compile_timeout_s: maximum time for one compile.
         backend: ``inductor``, ``npu`` or ``sim``; None for ``npu`` on the device npu, else ``inductor``.
-        scale, weights, dtype, device, batch, context: see ``sktune.targets.TargetSpec``.
+        scale, dtype, device, batch, context: see ``sktune.targets.TargetSpec``.
+        weights: folder of a checkpoint, or ``random``; None for those in the model's folder, if any.
         seed: of weights, inputs and proposals.
         constants: of the simulated device; ``sim`` only.
         profile: of the baseline; it orders the starting points, and ``sim`` uses its kernel times.
@@ -105,9 +109,9 @@ class Request:
         self._check_engine()
         if self.trials is not None and self.trials < 1:
             raise BadInputError(f"--trials must be at least 1, the total number of trials; got {self.trials}")
-        if self.compile_timeout_s <= 0:
+        if not 0 < self.compile_timeout_s < math.inf:
             raise BadInputError(f"--compile-timeout must be more than 0 seconds; got {self.compile_timeout_s:g}")
-        if self.time_budget_s is not None and self.time_budget_s <= 0:
+        if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise BadInputError(f"--time-budget must be more than 0 s; got {self.time_budget_s:g} s")
         *others, last = dict.fromkeys(device for info in all_backends() for device in real_devices(info))
         if self.device not in (None, *others, last):
@@ -180,8 +184,13 @@ class Request:
             device = META_DEVICE
         if device not in info.devices:
             raise BadInputError(f"--backend {info.name} runs on {' or '.join(real_devices(info))}, not on {device}")
+        weights = self.weights
+        # A simulation does not read values.
+        if weights is None and not info.is_simulated and has_checkpoint(Path(self.model)):
+            weights = Path(self.model)
+        weights = None if weights == RANDOM else weights
         return describe(
-            self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=info.name,
+            self.model, scale=self.scale, weights=weights, seed=self.seed, dtype=self.dtype, backend=info.name,
             device=device, batch=self.batch, context=self.context, constants=self.constants,
             profile=self.profile if "profile" in info.settings else None, layers=self.layers,
             trust=self.trust,

@@ -4,12 +4,14 @@ The log lines were written for these tests in the formats of CANN. ``data/fault.
 ``superkernel_cases.md``, with other names.
 """
 
+import gzip
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sktune.ascend.cann_codes import TABLE, code
 from sktune.ascend.cann_log import FAILURES, Kind, cause, explain, explain_files
 from sktune.core.errors import BadInputError
 from tests.builders import TESTS
@@ -123,8 +125,8 @@ SIMPLE: list[tuple[str, Kind, str]] = [
     ("[ERROR] HCCL(1,python3): wait for notify timeout, remote rank 3", "communication", "HCCL timeout"),
     (
         "EZ9999[PID: 1] 2026-07-07-07:20:43.817.613 (EZ9999):  Kernel task happen error, retCode=0x26.[FUNC:a][FILE:b]",
-        "runtime",
-        "failed (Kernel task happen error, retCode=0x26)",
+        "fault",
+        "a kernel failed (507015)",
     ),
 ]  # fmt: skip
 
@@ -210,3 +212,135 @@ def test_files_are_read_one_after_another(tmp_path: Path) -> None:
     assert only.count == 2
     with pytest.raises(BadInputError, match="cannot be read"):
         explain_files([tmp_path / "none.log"])
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("Kernel task happen error, retCode=0x30, [vector core timeout].", "507034"),
+        ("rtStreamSynchronize execute failed, reason=[vector core timeout]", "507034"),
+        ("synchronize stream failed, runtime result = 507034[FUNC:R][FILE:l.cpp][LINE:161]", "507034"),
+        ("NPU function error: AclrtSynchronizeStreamWithTimeout(copy_stream), error code is 507048", "507048"),
+        ("rtStreamSynchronizeWithTimeout execute failed, reason=[fftsplus timeout]", "507048"),
+        ("[api_c.cc:661]1 rtStreamSynchronize:ErrCode=507017, desc=[aicpu timeout], InnerCode=0x715002a", "507017"),
+        ("[ERROR] HCCL(1,python3): stream sync failed, retCode is 507034, vector core timeout", "507034"),
+    ],
+)
+def test_a_timeout_of_any_core_is_a_timeout(line: str, code: str) -> None:
+    """Vector cores, AI CPUs and tasks of several cores time out like AI Cores, in numbers, words and retCodes."""
+    kernel = "[ERROR] RUNTIME(1,p): Aicore kernel execute failed, fault kernel_name=te_superkernel_9c, ext=none"
+    origin = "[ERROR] GE(1,p): Error happened, origin_op_name [sk_a_start_X_end_Y], op_name [sk_a_start_X_end_Y]"
+    (only,) = explain([line, kernel, origin], labels=["a"])
+    assert (only.kind, only.scope) == ("timeout", "a")
+    assert f"scope a timed out ({code}); try feed-sync-all=1" in only.message
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "part"),
+    [
+        ("EH9999  [Init][Env]init env failed![FUNC:R]", "runtime", "EH9999 (ACL): an internal error: [Init][Env]init"),
+        ("E18888: Parse param failed, digit str:a", "runtime", "E18888 (GE): an internal error: Parse param failed"),
+        ("EZ9903: [PID: 1] 2026-01-21-17:28:55.945.983 no device id", "runtime", "EZ9903 (operators and aclnn): an"),
+        (
+            "[PID: 1] 2026-01-21-17:28:55.945.983 Execution_Error(EZ9903): no device id",
+            "runtime",
+            "time: no device id;",
+        ),
+        (
+            "(Worker pid=9) ERROR 09-07 [x.py:5] EL0004: [PID: 5] Failed to allocate",
+            "runtime",
+            "EL0004 (driver): memory",
+        ),
+        ("EE1002: Stream synchronize timeout.", "timeout", "EE1002 (runtime): a stream did not finish in time"),
+        ("EI0011: Failed to allocate 64 bytes of NPU memory.", "communication", "EI0011 (HCCL): the device is out of"),
+        ("E22001: Compilation result for operator X not found.", "compile", "E22001 (FE): the result of a compilation"),
+        ("X(stream), error code is 507011", "runtime", "507011 (return code): a model could not be executed"),
+        ("launch failed for Equal, errno:561000.", "runtime", "561000 (return code): an internal error of an aclnn"),
+        (
+            "[ERROR] A(1,p):2026-01-01 [a.cc:1]2 E40099: what is new",
+            "compile",
+            "E40099 (TEFusion): not in sktune's table",
+        ),
+        ("EX1234: what is new", "runtime", "EX1234: not in sktune's table of codes: what is new"),
+        ("stream failed, error code is 507999", "runtime", "507999 (return code): not in sktune's table"),
+        (
+            "{'errCode': 'EB0000', 'message': 'bad'}",
+            "compile",
+            "EB0000 (TBE): an operator's code is invalid: {'errCode'",
+        ),
+    ],
+)
+def test_a_code_is_explained_or_shown_as_it_stands(line: str, kind: Kind, part: str) -> None:
+    """What CANN documents is said with what to do; a code that it does not have keeps its line."""
+    (only,) = explain([line])
+    assert only.kind == kind
+    assert part in only.message
+
+
+def test_an_operator_that_failed_to_compile_blames_its_scope() -> None:
+    """E40021 ends its message in another line than it begins, and is repeated without its code."""
+    name = "sk_a_start_TransQuantParamV2_end_QuantBatchMatmulV3_2"
+    lines = [
+        f"[PID: 1] 2026-01-21-17:28:55.945.983 Compilation_Error(E40021): Failed to compile Op [{name}]. (oppath: [",
+        "Compile super_kernel.py failed with errormsg/stack: raise Exception('undefined symbol')",
+        "], optype: [SuperKernel])",
+        f"        Compile op[{name}] failed, oppath[super_kernel.py], optype[SuperKernel], taskID[9].[FUNC:R]",
+    ]
+    (only,) = explain(lines, labels=["a"])
+    assert (only.kind, only.scope, only.operator) == ("compile", "a", name)
+    assert "E40021" in only.message
+    (only,) = explain(["E20001: Operator QuantBatchMatmulV3 compilation failed. Optype is QuantBatchMatmulV3."])
+    assert (only.kind, only.operator) == ("compile", "QuantBatchMatmulV3")
+
+
+def test_an_internal_error_comes_after_its_cause() -> None:
+    """Its first line has no message: the next line has, and alone it is said as far as it is known."""
+    lines = ["EH9999: Inner Error!", "        init env failed[FUNC:R]", "EE1001: The argument is invalid. Reason: no."]
+    assert [each.message.split()[0] for each in explain(lines)] == ["EE1001", "EH9999"]
+    assert "an internal error: init env failed;" in explain(lines)[1].message
+    (only,) = explain(["EZ9999: Inner Error!"])
+    assert only.message == "EZ9999 (operators and aclnn): an internal error; the lines before it say where it began"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "colour #E10003",
+        "commit E40021a",
+        "report error module_type=5, module_name=EZ9999",
+        "batch result 123456",
+        "E4002",
+    ],
+)
+def test_what_only_resembles_a_code_is_ignored(line: str) -> None:
+    """Names, colours and numbers are no codes."""
+    assert explain([line]) == ()
+
+
+def test_every_code_has_a_kind_and_says_what_to_do() -> None:
+    """The table is complete where it says something, and its codes are those of their families."""
+    for letter, family in {**TABLE["families"], "": TABLE["return_codes"]}.items():
+        for name, entry in family.get("codes", {}).items():
+            known = code(str(name))
+            assert known.kind in FAILURES and known.means and known.action and len(entry) in (2, 3), name
+            assert str(name)[1] == letter or 100000 <= int(name) < 600000
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_logs_are_read_compressed_and_in_utf_16(tmp_path: Path, encoding: str, compressed: bool) -> None:
+    """Plogs are sent in archives, and copied by editors of Windows."""
+    data = "\n".join(["日志", *FAULT]).encode(encoding)
+    path = tmp_path / "plog.log"
+    path.write_bytes(gzip.compress(data) if compressed else data)
+    assert explain_files([path], ["sp_start_1"]) == explain(FAULT, ["sp_start_1"])
+
+
+def test_a_compressed_log_that_ends_early_is_read_so_far(tmp_path: Path) -> None:
+    """What is before the cut counts; what is no gzip at all is an error with its name."""
+    path = tmp_path / "plog.gz"
+    path.write_bytes(gzip.compress("\n".join(FAULT).encode() + bytes(1000))[:-10])
+    assert explain_files([path], ["sp_start_1"])
+    path.write_bytes(b"\x1f\x8b not gzip")
+    with pytest.raises(BadInputError, match=r"plog.gz cannot be read: .*give a plog"):
+        explain_files([path])

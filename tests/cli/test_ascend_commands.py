@@ -180,5 +180,15 @@ def test_fusion_is_reported_from_dump_and_profile(tmp_path: Path) -> None:
     profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(kernels))
     done = sktune_command("fusion", str(dump), "--profile", str(profile), folder=tmp_path)
     assert "1 SuperKernel (" in done.stdout
+    log = tmp_path / "eb0500.log"
+    log.write_text(
+        "EB0500: [Super Kernel] Invalid compile option: feed-sync-all=3, which should be 0 or 1.[FUNC:Check]\n"
+    )
+    done = sktune_command("fusion", str(dump), "--log", str(log), "--json", folder=tmp_path)
+    assert "logs: the compiler rejects the options (EB0500)" in done.stderr
+    assert "feed-sync-all is 0 or 1" in json.loads(done.stdout)["findings"][0]
+    log.write_text("all is well\n")
+    done = sktune_command("fusion", str(dump), "--log", str(log), folder=tmp_path)
+    assert done.stdout.splitlines()[-1] == "logs: they name no scope, and no error that is known"
     missing = sktune_command("fusion", "nothing.txt", folder=tmp_path)
     assert (missing.returncode, len(missing.stderr.strip().splitlines())) == (2, 1)

@@ -234,3 +234,17 @@ def test_an_unknown_strategy_is_rejected_with_the_closest_name() -> None:
     """In one line."""
     with pytest.raises(BadInputError, match="unknown strategy 'botom-up'; did you mean 'bottom-up'"):
         find_strategy("botom-up")
+
+
+@pytest.mark.parametrize("name", [":", ":x", "random:", "os:system", "math:pow", "math:pi", "json:dumps", "no.such:x"])
+def test_what_is_no_strategy_is_refused_before_a_search(name: str) -> None:
+    """Also on a study that is done, which asks no strategy."""
+    with pytest.raises(BadInputError, match="give module:function, a function of a space and a seed"):
+        find_strategy(name)
+
+
+def test_a_function_that_makes_no_sampler_is_refused() -> None:
+    """What it returns is known only when a search asks it."""
+    strategy = find_strategy("os.path:join")
+    with pytest.raises(BadInputError, match=r"--strategy os.path:join: .*; return a sampler of Optuna"):
+        strategy.factory(space_of(), 0)

@@ -21,7 +21,7 @@ from sktune.server.shelf import Shelf
 from sktune.study.result import SearchResult
 from sktune.study.snapshot import snapshot, state_of
 from sktune.study.study import TuningStudy, sqlite_url
-from tests.builders import sktune_command
+from tests.builders import checked, sktune_command
 from tests.guard import no_hang
 from tests.reports.page_studies import HOSTILE, measured, space_of, study_in
 
@@ -292,3 +292,35 @@ def test_a_search_with_open_starts_a_server_that_outlives_it(tmp_path: Path, mon
         while True:
             with socket.create_connection(("127.0.0.1", urlsplit(served["url"]).port or 0), timeout=5):
                 time.sleep(1)
+
+
+def test_a_study_that_does_not_exist_is_not_served(tmp_path: Path) -> None:
+    """The message has the studies that there are; a page that shall never end has no time without readers."""
+    study_in(tmp_path, "study", trials=2, final=False)
+    done = sktune_command("serve", "stady", "--runs", str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, "error: there is no study 'stady'; did you mean 'study'?\n")
+    assert sktune_command("serve", "--idle-minutes", "nan", "--runs", str(tmp_path)).returncode == 2
+
+
+@pytest.mark.parametrize("host", ["LOCALHOST", "LocalHost:1"])
+def test_names_of_this_machine_have_no_case(tmp_path: Path, host: str) -> None:
+    """As RFC 9110 says of hosts."""
+    served = Served(tmp_path)
+    assert served.get(f"/{served.token}/", host=host)[0] == 200
+
+
+def test_the_studies_are_listed_newest_first(tmp_path: Path) -> None:
+    """By ``studies``, and by ``show`` without a study; one that cannot be read says why."""
+    study_in(tmp_path, "older", trials=2, final=False)
+    study_in(tmp_path, "a:b:c", trials=8)
+    done = sktune_command("studies", "--runs", str(tmp_path), "--json")
+    (event,) = checked(done.stdout)
+    rows = event["studies"]
+    assert {row["study"]: row["trials"] for row in rows} == {"a:b:c": 8, "older": 2}
+    assert [row["changed"] for row in rows] == sorted((row["changed"] for row in rows), reverse=True)
+    assert "final comparison" in next(row["verdict"] for row in rows if row["study"] == "older")
+    shown = sktune_command("show", "--runs", str(tmp_path))
+    assert shown.returncode == 0
+    assert "a:b:c" in shown.stdout
+    assert "no studies in" in sktune_command("show", "--runs", str(tmp_path / "none")).stdout
+    assert sktune_command("show", "--why", "--runs", str(tmp_path)).returncode == 2

@@ -18,6 +18,7 @@ from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.static_cache import COUNTS
 from sktune.targets.tracing import trace_layout
+from sktune.tuning.request import RANDOM, Request
 
 SIZES = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16,
          "num_key_value_heads": 1, "intermediate_size": 64, "max_position_embeddings": 128}  # fmt: skip
@@ -157,3 +158,53 @@ def test_a_step_that_depends_on_values_is_refused_with_its_place(tmp_path: Path)
         InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
     assert "\n" not in str(failure.value)
     assert failure.value.exit_code == 2
+
+
+LLAMA = {"model_type": "llama", **SIZES}
+QUANTISED = {
+    "fp8": {"activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+    "gptq": {"bits": 4, "group_size": 128, "desc_act": False},
+    "awq": {"bits": 4, "group_size": 128, "version": "gemm", "zero_point": True},
+    "compressed-tensors": {"config_groups": {}, "format": "pack-quantized"},
+    "mxfp4": {"modules_to_not_convert": ["lm_head"]},
+    "gguf": {},
+    "of-the-future": {},
+}
+
+
+@pytest.mark.parametrize("method", QUANTISED)
+def test_a_quantisation_that_is_not_used_is_said(method: str, tmp_path: Path) -> None:
+    """Random weights are not; a checkpoint that cannot be loaded here is replaced by them, with the reason."""
+    configuration = {**LLAMA, "quantization_config": {"quant_method": method, **QUANTISED[method]}}
+    target = target_of(configuration, tmp_path)
+    assert "bf16, random weights" in target.description
+    assert f"the quantization_config ({method}) is not used: random weights are not quantised" in target.description
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    target = target_of(configuration, tmp_path, weights=tmp_path)
+    assert "bf16, random weights" in target.description
+    assert f"the quantization_config ({method}) is not used: " in target.description
+    assert "\n" not in target.description
+
+
+def test_a_folder_with_weights_is_searched_with_them(tmp_path: Path) -> None:
+    """Unless random ones are asked for, or it is only simulated; without them they are random."""
+    folder = folder_of(LLAMA, tmp_path)
+    assert Request(str(folder)).target()[0].weights is None
+    model = load(describe(str(folder))[0]).module
+    assert isinstance(model, PreTrainedModel)
+    model.save_pretrained(folder)
+    spec = Request(str(folder)).target()[0]
+    assert spec.weights == str(folder)
+    target = load(spec)
+    assert f"weights of {folder.name}" in target.description
+    saved = model.state_dict()
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in target.module.state_dict().items())
+    assert Request(str(folder), weights=RANDOM).target()[0].weights is None
+    assert Request(str(folder), backend="sim").target()[0].weights is None
+    assert "random weights" in load(Request(str(folder), weights=RANDOM, seed=1).target()[0]).description
+
+
+def test_a_rejected_value_keeps_its_reason(tmp_path: Path) -> None:
+    """transformers' validation names the field in one line, and what is wrong with it in the next."""
+    with pytest.raises(TargetError, match=r"'attention_bias': TypeError: .* expected bool, got NoneType"):
+        target_of({**LLAMA, "attention_bias": None}, tmp_path)

@@ -144,7 +144,7 @@ def test_the_stored_form_has_the_flag_only_if_it_is_set(folder: Path) -> None:
     ("auto_map", "message"),
     [
         ({"AutoModelForCausalLM": "../outside.Own"}, r"auto_map has '../outside.Own' .* name FILE.CLASS of a file"),
-        ({"AutoModelForCausalLM": "other/repo--modeling_own.Own"}, "name FILE.CLASS of a file in this folder"),
+        ({"AutoModelForCausalLM": "other/repo--modeling_own.Own"}, "is in another repository, other/repo: copy its"),
         ({"AutoModelForCausalLM": "nowhere.Own"}, "name FILE.CLASS of a file in this folder"),
         ({"AutoModelForCausalLM": "modeling_own.Other"}, "cannot be imported: AttributeError: .*'Other'; fix the file"),
         ({"AutoModelForCausalLM": "broken.Own"}, "broken.py cannot be imported: ModuleNotFoundError: .*install what"),
@@ -202,3 +202,17 @@ def test_a_study_of_own_code_continues_only_alike(folder: Path, tmp_path: Path) 
     changed = sktune_process(*command, "--trust")
     assert changed.returncode == ExitCode.BAD_INPUT
     assert "scaling.py, which has changed since; restore it" in changed.stderr
+
+
+@pytest.mark.parametrize("trust", [[], ["--trust"]])
+def test_code_in_another_repository_is_refused_at_once(tmp_path: Path, trust: list[str]) -> None:
+    """It says where the code is, rather than that --trust would run it."""
+    names = {
+        "AutoConfig": "someone/repo--configuration_x.XConfig",
+        "AutoModelForCausalLM": "someone/repo--modeling_x.X",
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mycustom", "auto_map": names}))
+    done = sktune_command("inspect", "--model", str(tmp_path), *trust)
+    assert done.returncode == 2
+    assert "is in another repository, someone/repo: copy its Python files" in done.stderr
+    assert "run it with" not in done.stderr

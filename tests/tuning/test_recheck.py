@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
+from sktune.core.errors import PlanError
 from tests import warm
 from tests.builders import TESTS, checked
 
@@ -230,3 +231,15 @@ def test_a_plan_without_a_target_is_refused(found: Found) -> None:
     assert "search again" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert json.dumps(document)
+
+
+def test_a_scope_that_ends_before_it_begins_is_refused(found: Found) -> None:
+    """Its delivered code would be compared, which is not that of any run of units."""
+    document = found.document()
+    scope = document["plan"]["scopes"][0]
+    assert scope["first"] != scope["last"]
+    scope["first"], scope["last"] = scope["last"], scope["first"]
+    found.rewrite(document)
+    done = CliRunner().invoke(app, ["recheck", str(found.plan), "--json", "--runs", str(found.folder / "runs")])
+    assert isinstance(done.exception, PlanError)
+    assert "runs backwards" in str(done.exception)

@@ -178,7 +178,9 @@ def _fusion(graphs: Sequence[GeGraph], plan: Plan, earlier: Mapping[Path, int]) 
     fused = [read_ge_graph(path) for path, written_ns in _ge_dumps().items() if earlier.get(path) != written_ns]
     labels = [scope.label for scope in plan.scopes]
     logs = _files("ASCEND_PROCESS_LOG_PATH", ("*.log",))
-    return realised_fusion(marked=_joined(graphs), fused=fused, explanations=explain_files(logs, labels), labels=labels)
+    # What names no scope may be of another trial, as the logs of all of them are in one folder.
+    explanations = [each for each in explain_files(logs, labels) if each.scope]
+    return realised_fusion(marked=_joined(graphs), fused=fused, explanations=explanations, labels=labels)
 
 
 def _joined(graphs: Sequence[GeGraph]) -> GeGraph:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sktune.cli.views.progress import number_of
-from sktune.core.events.studies import StudyCompared
+from sktune.core.events.studies import StudyCompared, StudyRow
 from sktune.core.outcome import FinalRow, bracketed
 from sktune.measure.winner import BASELINE_REPEAT
 from sktune.reports.outputs import OUTPUTS
@@ -51,6 +51,19 @@ def result_table(result: SearchResult) -> RenderableType:
     title = Text(result.facts.description or result.study, style="bold")
     parts: list[RenderableType] = [title, _FinalTable(result)] if result.final else []
     return Group(*parts, *map(Text, lines))
+
+
+def studies_table(rows: Sequence[StudyRow]) -> RenderableType:
+    """Return a line for each study."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("study", overflow="fold", min_width=20)  # a name is copied
+    for title in ("trials", "speedup", "last trial", "verdict"):
+        table.add_column(title)
+    for row in rows:
+        speedup = f"{row['speedup']:.3f}" if row["speedup"] else ""
+        changed = (row["changed"] or "")[:-3]
+        table.add_row(*map(Text, (row["study"], str(row["trials"]), speedup, changed, row["verdict"])))
+    return table
 
 
 @dataclass(frozen=True, slots=True)

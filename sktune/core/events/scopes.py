@@ -133,6 +133,7 @@ class FusionFinished(Event):
         scopes: how each was fused.
         evidence: the kinds of input that were read.
         alone: digest of the names of all kernels that are not SuperKernels.
+        findings: messages in the logs that name no scope, failures first.
     """
 
     event: ClassVar[str] = "fusion_finished"
@@ -140,6 +141,7 @@ class FusionFinished(Event):
     scopes: Sequence[ScopeFusionShown]
     evidence: Sequence[Annotated[str, ("enum", ("marks", "graph", "profile", "plog"))]]
     alone: str
+    findings: Sequence[str]
 
 
 SCOPE_EVENTS: tuple[type[Event], ...] = (PlanChecked, FusionFinished)

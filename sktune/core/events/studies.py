@@ -1,4 +1,4 @@
-"""Events of the commands that read studies: ``show``, ``report`` and ``compare``."""
+"""Events of the commands that read studies: ``show``, ``studies``, ``report`` and ``compare``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -291,4 +291,41 @@ class CompareFinished(Event):
     picture: str
 
 
-STUDY_EVENTS: tuple[type[Event], ...] = (StudyShown, ReportWritten, PageServed, StudyCompared, CompareFinished)
+class StudyRow(TypedDict):
+    """A study in a list.
+
+    Attributes:
+        study: its name.
+        trials: number of its trials.
+        speedup: of the winner or, before the final comparison, of the best trial; null if there is none.
+        verdict: in one line; or why the study cannot be read.
+        changed: when its last trial ended, by the clock of its host; null before.
+    """
+
+    study: str
+    trials: Count
+    speedup: float | None
+    verdict: str
+    changed: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudiesListed(Event):
+    """`studies`, and `show` without a study: all studies.
+
+    Attributes:
+        studies: the newest first.
+    """
+
+    event: ClassVar[str] = "studies_listed"
+    studies: Sequence[StudyRow]
+
+
+STUDY_EVENTS: tuple[type[Event], ...] = (
+    StudyShown,
+    StudiesListed,
+    ReportWritten,
+    PageServed,
+    StudyCompared,
+    CompareFinished,
+)

@@ -100,8 +100,11 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> str:
 
 
 def first_line(failure: BaseException) -> str:
-    """Return the first line of a failure's message, at most 300 characters."""
-    return str(failure).strip().partition("\n")[0].strip()[:300]
+    """Return the first line of a failure's message, and the next while it ends in a colon; at most 300 characters."""
+    first, *others = [line.strip() for line in str(failure).splitlines() if line.strip()] or [""]
+    while first.endswith(":") and others:
+        first = f"{first} {others.pop(0)}"
+    return first[:300]
 
 
 def described(failure: BaseException) -> str:
