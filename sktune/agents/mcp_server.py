@@ -11,9 +11,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
+from mcp.server.stdio import stdio_server
+from mcp.shared._context_streams import create_context_streams
+from mcp.shared.message import SessionMessage
+from mcp.types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    CallToolResult,
+    ErrorData,
+    InputRequiredResult,
+    JSONRPCError,
+    ToolAnnotations,
+)
 from pydantic import Field, ValidationError
 
 from sktune.agents import jobs
@@ -79,6 +91,23 @@ Name = Annotated[str, Field(description="Name of a study or an analysis, as star
 class _Server(MCPServer[Any]):
     """Reports in one line what is wrong with a call, and how to fix it."""
 
+    async def run_stdio_async(self) -> None:
+        """Serve on standard input and output; a line that is no message gets an error, as JSON-RPC 2.0 asks."""
+        server = self._lowlevel_server
+        send, messages = create_context_streams[SessionMessage | Exception](0)
+
+        async def sort_lines() -> None:
+            async with send:
+                async for message in lines:
+                    if isinstance(message, Exception):
+                        await answers.send(SessionMessage(_no_message(message)))
+                    else:
+                        await send.send(message)
+
+        async with stdio_server() as (lines, answers), anyio.create_task_group() as tasks:
+            tasks.start_soon(sort_lines)
+            await server.run(messages, answers, server.create_initialization_options())
+
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
@@ -96,6 +125,13 @@ class _Server(MCPServer[Any]):
             if isinstance(failure.__cause__, SktuneError):
                 raise ToolError(" ".join(str(failure.__cause__).split())) from failure
             raise
+
+
+def _no_message(failure: Exception) -> JSONRPCError:
+    """Return the answer to a line that cannot be read: it has no number of a request."""
+    is_json = not isinstance(failure, ValidationError) or failure.errors()[0]["type"] != "json_invalid"
+    code, what = (INVALID_REQUEST, "a message of JSON-RPC") if is_json else (PARSE_ERROR, "JSON")
+    return JSONRPCError(jsonrpc="2.0", id=None, error=ErrorData(code=code, message=f"the line is not {what}"))
 
 
 def _subject(model: str | None, recipe: str | None, folder: str | None) -> str:
@@ -177,7 +213,9 @@ class Tools:
         device: Device = None,
         scale: Scale = None,
         space: Annotated[Text, Field(description="A YAML file with a search space of your own")] = None,
-        weights: Annotated[Text, Field(description="A checkpoint's folder; random weights by default")] = None,
+        weights: Annotated[
+            Text, Field(description="A checkpoint's folder, or random; by default the model folder's own")
+        ] = None,
         dtype: Text = None,
         batch: Count = None,
         context: Count = None,

@@ -4,6 +4,7 @@ The study is the only record: layout, options and figures are read from it, so t
 """
 
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,12 +203,13 @@ def _with_backend(request: AnalysisRequest) -> tuple[Request, BackendChoice]:
 
 def _run_search(request: AnalysisRequest, search: Request, guide: _Guide, began_s: float | None) -> SearchResult:
     """Search until the plans of a first attempt are tried, the search has converged, or the time is up."""
-    budget_s = search.time_budget_s and max(search.time_budget_s - FILES_S, 1.0)
+    if search.time_budget_s:  # the search's time has begun earlier, by what is reserved
+        began_s = time.monotonic() if began_s is None else began_s
+        began_s -= max(min(FILES_S, search.time_budget_s - 1.0), 0.0)
     trials = FIRST_TRIALS if request.goal == FIRST else None
     limited = replace(
         search,
         trials=trials,
-        time_budget_s=budget_s,
         until_converged=request.goal != FIRST,
         exact_starting_points=True,
     )

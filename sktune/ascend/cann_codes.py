@@ -37,10 +37,9 @@ class Code:
 @cache
 def code(name: str) -> Code:
     """Return what is known of a code; CANN documents its families, and that 9000 to 9999 are internal errors."""
-    if name.isdecimal():
-        family, key = TABLE["return_codes"], int(name)
-    else:
-        family, key = TABLE["families"].get(name[1], {"name": "", "kind": "runtime"}), name
+    key: str | int = int(name) if name.isdecimal() else name
+    families, unknown = TABLE["families"], {"name": "", "kind": "runtime"}
+    family = TABLE["return_codes"] if name.isdecimal() else families.get(name[1], unknown)
     is_internal = not name.isdecimal() and (name[2] == "9" or name.endswith("8888"))
     unlisted = ("an internal error", "the lines before it say where it began") if is_internal and family["name"] else ()
     means, action, *kind = family.get("codes", {}).get(key, unlisted) or ("", "")

@@ -9,7 +9,7 @@ from rich.syntax import Syntax
 
 from sktune.cli import options as arg
 from sktune.cli.app import app, recipes
-from sktune.cli.terminal import Terminal
+from sktune.cli.terminal import Terminal, encodable
 from sktune.core.errors import BadInputError
 from sktune.core.events import print_event
 from sktune.core.events.commands import PlanApplied, PlanUndone, Rechecked, RecipeWritten
@@ -58,7 +58,7 @@ def _print_diff(diff: str) -> None:
     if console.is_terminal:
         console.print(Syntax(diff, "diff", theme="ansi_dark", background_color="default"))
     else:
-        print(diff, end="")  # valid input for `git apply`
+        print(encodable(diff, console.encoding), end="")  # valid input for `git apply`
 
 
 def _next_step(diff: str, *, written: bool) -> str:

@@ -87,7 +87,7 @@ def search(
     request = Request(
         model or ANY_MODEL * bool(models), trials, study, storage, runs, strategy, space, compile_timeout, scale,
         weights, dtype, backend, device, batch, context, seed, constants, profile,
-        parse_duration(time_budget) if time_budget else None, proxy_layers,
+        None if time_budget is None else parse_duration(time_budget), proxy_layers,
         until_converged=until_converged or until_settled, recipe=recipe, verify_steps=verify_steps, join=join,
         take_over=take_over, standby=standby, try_inexact=try_inexact, trust=trust, engine=engine, address=address,
         workers=workers,

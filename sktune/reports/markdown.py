@@ -1,7 +1,12 @@
 """Markdown with text from elsewhere: names of models, compilers' messages, values of a space."""
 
+import re
+
+from sktune.core.printable import printable
+
 
 def table_cell(text: str) -> str:
     """Return ``text`` in a form that is safe in a Markdown table: one line, without markup."""
-    flat = " ".join(str(text).split())
-    return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|").replace("`", "'")
+    flat = printable(" ".join(str(text).split())).replace("`", "'")
+    escaped = re.sub(r"[\\\[\]|]", r"\\\g<0>", flat)  # a link of the text may run a script
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -2,14 +2,15 @@
 
 import logging
 import math
+import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 from sktune.backends import backend_info
-from sktune.core.errors import BadInputError, InterruptedSearchError, OutOfTimeError, StudyHeldError
+from sktune.core.errors import BadInputError, InterruptedSearchError, OutOfTimeError, StudyHeldError, TargetError
 from sktune.core.events import Listener
 from sktune.core.events.search import (
     Converged,
@@ -101,7 +102,8 @@ def run(
     def on_wait(holder: str) -> None:
         listener(StandingBy(study=name, holder=holder))
 
-    with locked(folder, on_wait if request.standby else None):
+    is_new = not folder.exists()
+    with locked(folder, on_wait if request.standby else None), _forgotten_if_unloadable(request, name, folder, is_new):
         study = stored_study(request, name, folder)
         if study is not None and is_answered(study, request, proxy):
             made_with = site.fingerprint_of_answer(spec, space, study.facts.fingerprint)
@@ -116,6 +118,19 @@ def run(
             dashboard.publish(study.optuna_study, result)
         listener(StudyFinished(**result.summary()))
         return result
+
+
+@contextmanager
+def _forgotten_if_unloadable(request: Request, name: str, folder: Path, is_new: bool) -> Iterator[None]:
+    """Remove a new study's folder if its model cannot be loaded; a recipe's stays, with its program's logs."""
+    try:
+        yield
+    except TargetError:
+        if is_new and not request.storage and not request.recipe:
+            study = stored_study(request, name, folder)
+            if study is None or not study.finished():
+                shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def queued_first(request: Request, space: SearchSpace, strategy: Strategy) -> Sequence[StartingPoint]:

@@ -1,8 +1,10 @@
 """The MCP server, through the SDK's own client over stdio: a complete session, and wrong calls."""
 
+import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -296,3 +298,17 @@ def test_one_job_at_a_time_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(job.state) == "stopped"
     with pytest.raises(BadInputError, match="nothing to stop"):
         job.stop()
+
+
+def test_a_line_that_is_no_message_gets_an_error(tmp_path: Path) -> None:
+    """With JSON-RPC's codes, and the server goes on."""
+    hello = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+    lines = ["{not json", "[1, 2]", '{"jsonrpc": "2.0", "id": [], "method": 3}', "\xff", json.dumps(hello)]
+    command = [sys.executable, "-m", "tests.command", "mcp", "--runs", str(tmp_path)]
+    done = subprocess.run(
+        command, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=300, check=False
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    errors = [answer["error"]["code"] for answer in answers if answer["id"] is None]
+    assert errors == [-32700, -32600, -32600, -32700]
+    assert [answer for answer in answers if answer["id"] == 7]

@@ -5,6 +5,8 @@ import io
 import json
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from rich.table import Table
 from sktune.cli.terminal import PrintableFormatter, Terminal
 from sktune.core.printable import printable, shortened
 from tests.builders import sktune_command, sktune_process
+from tests.reports.page_studies import study_in
 
 EVIL = "a\x1b]0;title\x07\x1b[2Jb\x9b31mc\u202ed\r"
 
@@ -97,3 +100,24 @@ def test_a_file_name_that_is_not_utf8_is_no_traceback(tmp_path: Path) -> None:
     done = sktune_process("profile", os.fsdecode(b"\xff.csv"), "--json", folder=tmp_path)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert json.loads(done.stdout)["event"] == "error"
+
+
+def test_text_with_colons_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """A module and its function are no picture; neither in text nor in tables."""
+    table = Table("name")
+    table.add_row("a:b:c")
+    Terminal().print(":bug: a:b:c", table)
+    shown = capsys.readouterr().out
+    assert ":bug: a:b:c" in shown
+    assert shown.count("a:b:c") == 2
+
+
+def test_a_terminal_without_unicode_gets_what_it_can_show(tmp_path: Path) -> None:
+    """People's text is written with escapes, and JSON lines are the same values."""
+    study_in(tmp_path, "研究", trials=2, final=False)
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "sktune.cli", "studies", "--runs", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, check=True, env=environment, timeout=300)
+    assert b"\\u7814\\u7a76" in done.stdout
+    done = subprocess.run([*command, "--json"], capture_output=True, check=True, env=environment, timeout=300)
+    assert json.loads(done.stdout)["studies"][0]["study"] == "研究"

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from sktune.core.errors import StudyError
+from sktune.core.printable import printable
 from sktune.reports import outputs
+from sktune.reports.study import report_markdown
 from sktune.study.claims import locked
 from tests.builders import sktune_command, study_of
+from tests.reports.page_studies import study_in
 
 
 @contextmanager
@@ -63,3 +66,13 @@ def test_a_command_on_a_full_disk_fails_in_one_line(tmp_path: Path, monkeypatch:
     number = errno.ENOENT
     with pytest.raises(FileNotFoundError):
         sktune_command("search", "--model", "llama", folder=tmp_path)
+
+
+def test_a_model_cannot_write_into_its_report(tmp_path: Path) -> None:
+    """Neither a link that runs a script, nor what a terminal obeys; what it says stays readable."""
+    evil = "a\x1b[2Jb [click](javascript:alert(1)) \\[x](data:y) a|b <b>\u202e ends"
+    text = report_markdown(study_in(tmp_path, description=evil))
+    assert printable(text) == text
+    assert "\\[click\\](javascript" in text
+    assert "\\\\\\[x\\](data" in text
+    assert "a\\|b &lt;b&gt;" in text

@@ -23,7 +23,7 @@ from sktune.study.facts import DeliveryRecord
 from sktune.tuning import loop
 from sktune.tuning.fewer_layers import search as search_with_proxy
 from sktune.tuning.request import Request
-from tests.builders import decoder_layout
+from tests.builders import decoder_layout, sktune_command
 from tests.fake_runner import FINALIST_S, LAYERS, OPENING_S, TRIAL_S, FakeRunner, search
 
 LAYER = decoder_layout(("dense",), ("self_attn", "mlp"), outside=False)
@@ -525,3 +525,19 @@ def test_a_runner_is_made_from_the_request(tmp_path: Path) -> None:
     assert setups[0].folder.parent == tmp_path
     assert runner.deadline_s == math.inf
     assert runner.clock() - 1000 > TRIAL_S + OPENING_S
+
+
+@pytest.mark.parametrize(("model", "message"), [("{file}:typo", "has no function"), ("{folder}", "vocab_size")])
+def test_a_model_that_cannot_be_loaded_leaves_no_study(tmp_path: Path, model: str, message: str) -> None:
+    """A mistake in the command is not a study; one that exists already stays."""
+    path, folder, runs = tmp_path / "own.py", tmp_path / "model", tmp_path / "runs"
+    path.write_text("def target(): pass")
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama", "vocab_size": "many"}')
+    words = ("search", "--model", model.format(file=path, folder=folder), "--trials", "1", "--runs", str(runs))
+    done = sktune_command(*words)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert [entry.name for entry in runs.iterdir() if entry.name != "cache"] == []
+    (runs / "mine").mkdir()
+    assert sktune_command(*words, "--study", "mine").returncode == 2
+    assert (runs / "mine").exists()

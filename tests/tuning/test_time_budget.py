@@ -14,8 +14,9 @@ from sktune.runners.base import DurationEstimates
 from sktune.samplers import find_strategy
 from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
+from sktune.tuning.request import Request
 from sktune.tuning.time_budget import CLOSING_S, TimeBudget, parse_duration
-from tests.builders import SPACE, outcome, row, study_of
+from tests.builders import SPACE, checked, outcome, row, sktune_command, study_of
 
 
 @pytest.mark.parametrize(
@@ -152,3 +153,26 @@ def test_a_budget_of_no_time_is_refused() -> None:
     """In Python as on the command line."""
     with pytest.raises(BadInputError, match="more than 0 s"):
         sktune.search("llama", time_budget_s=0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
+def test_a_limit_that_is_no_time_is_refused(value: float) -> None:
+    """Neither limit compares with it."""
+    with pytest.raises(BadInputError, match="--compile-timeout must be more than 0 seconds"):
+        Request("llama", compile_timeout_s=value)
+    with pytest.raises(BadInputError, match="--time-budget must be"):
+        Request("llama", time_budget_s=math.nan if value > 0 else value)
+
+
+def test_an_empty_budget_is_refused() -> None:
+    """An unset variable of a script is not a search without a limit."""
+    done = sktune_command("search", "--model", "llama", "--time-budget", "")
+    assert (done.returncode, "--time-budget must be a time such as 90s" in done.stderr) == (2, True)
+
+
+def test_an_analysis_names_the_budget_that_was_given(tmp_path: Path) -> None:
+    """Not what is left of it after its own files."""
+    done = sktune_command("analyze", "--model", "llama", "--backend", "sim", "--time-budget", "1s", "--json",
+                          "--runs", str(tmp_path))  # fmt: skip
+    budgets = [event["time_budget_s"] for event in checked(done.stdout) if event["event"] == "search_started"]
+    assert budgets == [1.0]

@@ -12,7 +12,8 @@ from sktune.core.plain_data import finite
 def print_event(event: Event, study: str | None = None) -> None:
     """Print one event; infinite and NaN figures become null. ``study`` says whose it is, if there are several."""
     keys = event.to_dict() | ({} if study is None else {"study": study})
-    text = json.dumps(finite(keys), ensure_ascii=False, allow_nan=False)
+    is_ascii = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") != "utf8"
+    text = json.dumps(finite(keys), ensure_ascii=is_ascii, allow_nan=False)
     # A path that is not UTF-8 has half characters, which JSON can only escape.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     sys.stdout.flush()
