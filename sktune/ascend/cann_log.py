@@ -215,8 +215,8 @@ MAX_TEXT = 300
 # Most lines are irrelevant; this decides it in one pass over the line.
 _OF_INTEREST = re.compile(
     r"can ?not fusion|[Ss]uper ?[Kk]ernel|deadlock|\bE[0-9A-Z]\d{4}\b|real stream|send-recv event|exception|overflow"
-    r"|[Cc]ompile (?:sub|[Oo]p)|time[sd]? ?out|\b[1-5]\d{5}\b|retCode=0x|fault kernel_name|origin_op_name|symbol name"
-    r"|split before|super kernel scope|abort check"
+    r"|[Cc]ompile (?:sub|[Oo]p)|time[sd]? ?out|(?i:code|err(?:or)?[ _-]?no|result|status|\bret)\W|fault kernel_name"
+    r"|origin_op_name|symbol name|split before|super kernel scope|abort check"
 )
 
 

@@ -45,7 +45,7 @@ def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
         start = frame["start_us"].to_numpy()[rows]
         idle[rows] = start_gain(start, start + frame["duration_us"].to_numpy()[rows])[0]
         on_main = rows[main[rows]]
-        if not len(on_main):
+        if not main[rows].any():
             continue
         key = codes[on_main].tobytes()
         if key not in known:

@@ -457,6 +457,7 @@ def test_overlapping_streams_count_once_and_hide_communication(tmp_path: Path) -
     busy = expected.span - expected.gap
     assert round(result.median.hidden_ms * 1e3) == expected.compute + expected.communication - busy
     assert round(result.median.exposed_ms * 1e3) == busy - expected.compute
+    assert result.bottleneck is not None
     assert sum(result.bottleneck.shares.values()) == pytest.approx(1)
 
 
@@ -484,6 +485,7 @@ def bound_case(gap: int, communication: int, ratios: tuple[tuple[str, float], ..
 def test_the_bottleneck_takes_most_of_the_step(tmp_path: Path, text: str, bound: Bound, evidence: str) -> None:
     """By the busiest pipe if there are pipe ratios, else by type; the evidence says which."""
     result = profile_of(tmp_path / "k.csv", text).bottleneck
+    assert result is not None
     assert result.bound is bound
     assert evidence in result.evidence
 
