@@ -199,6 +199,30 @@ def test_a_write_through_an_expanded_view_is_refused() -> None:
     assert failure.value.blamed == "inside"
 
 
+def test_what_is_read_before_a_write_keeps_its_bits() -> None:
+    """Also if the kernel that writes needs a result of the kernel that reads."""
+
+    class Writes(nn.Module):
+        def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            state.mul_(x)
+            read = state * 2.0, state * 3.0
+            state[4].add_(state[4])
+            return read
+
+    module = nn.Module()
+    module.inside = inner = Writes()
+    module.state = state = nn.Buffer(torch.zeros(8, 8))
+
+    def prefill(seed: int, steps: int) -> list[Inputs]:
+        state.copy_(torch.arange(64.0).view(8, 8))
+        return [(torch.tensor(1.25),)] * steps
+
+    target = Target(module, lambda x: inner(state, x), prefill, {"state": state})
+    backend = backend_of(target)
+    assert backend.compile(PLAN).is_exact
+    assert differing_step(target, backend) is None
+
+
 def test_a_joined_value_that_is_written_afterwards_keeps_its_bits() -> None:
     """Inductor computes a value inside of the tensor that it is joined into, unless the region writes an input."""
 

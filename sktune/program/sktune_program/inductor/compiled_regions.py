@@ -24,7 +24,7 @@ from .build_cache import shared_build
 from .cuda_graph import CapturedRegion
 from .expected_code import ExpectedCode, digest_of
 from .generated_code import recorded_code, stable_names
-from .numerics import CacheIdentity, kept_casts, kept_copies, kept_operators
+from .numerics import CacheIdentity, kept_casts, kept_copies, kept_operators, kept_order
 from .options import check_option, with_defaults
 from .processor import processor
 from .regions import MarkedGraph, Region, RegionSlot, cut, strip_marks
@@ -162,6 +162,7 @@ def compile_region(slot: RegionSlot) -> CompiledRegion:
             kept_operators(keep_matmuls, keep_reductions),
             kept_casts(bool(chosen["emulate_precision_casts"])),
             kept_copies(bool(region.written)),
+            kept_order(),
             cpp_wrapper.quick_wrapper(device_type(inputs)) if chosen["cpp_wrapper"] else nullcontext(),
             stable_names(),
             recorded_code() as code,

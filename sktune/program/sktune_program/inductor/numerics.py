@@ -16,14 +16,15 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._inductor import decomposition, ir, lowering
+from torch._inductor import decomposition, ir, lowering, scheduler
 from torch._inductor.codegen.cpp import CppKernel, CppVecOverrides
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.dependencies import WeakDep
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.kernel.bmm import aten_bmm
 from torch._inductor.kernel.mm_common import mm_args
 
-from .versions import DIVIDES_BY_CONSTANTS_SINCE, number_of
+from .versions import DIVIDES_BY_CONSTANTS_SINCE, ORDERS_WRITES_SINCE, number_of
 
 aten = torch.ops.aten
 
@@ -170,7 +171,7 @@ def kept_copies(writes: bool) -> Iterator[None]:
         return
     place = vars(ir.ConcatKernel)["realize_into"].__func__
 
-    def place_copy(kernel: Any, source: Any, target: Any, **_: Any) -> Any:  # torch 2.15 says whether it would copy
+    def place_copy(kernel: Any, source: Any, target: Any, /, **_: Any) -> Any:  # torch 2.15 also asks for copies
         copy = ir.Pointwise.create(
             device=source.get_device(),
             dtype=source.get_dtype(),
@@ -183,6 +184,28 @@ def kept_copies(writes: bool) -> Iterator[None]:
         patch.object(post_grad, "remove_noop_ops", lambda graph: None),
         patch.object(ir.ConcatKernel, "realize_into", classmethod(place_copy)),
     ):
+        yield
+
+
+@contextmanager
+def kept_order() -> Iterator[None]:
+    """Within the context, Inductor writes memory after all that reads what was there.
+
+    Before torch 2.10 it forgets that a write must wait for a kernel that reads, if it also needs a result of that
+    kernel; and then it may fuse both the other way round.
+    """
+    if number_of(torch.__version__) >= ORDERS_WRITES_SINCE:
+        yield
+        return
+
+    def prune(node: Any, fused: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
+        """Forget only that a fused kernel must wait for itself."""
+        waits = [dependency for dependency in node.unmet_dependencies if isinstance(dependency, WeakDep)]
+        itself = {each for each in waits if fused[buffers[each.name].defining_op_name()] is node}
+        node.unmet_dependencies = node.unmet_dependencies - itself
+        node.set_read_writes(node.read_writes.remove_reads(itself))
+
+    with patch.object(scheduler, "_prune_redundant_deps", prune):
         yield
 
 

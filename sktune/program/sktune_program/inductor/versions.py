@@ -19,6 +19,8 @@ OLDEST, NEWEST = (2, 8), (2, 15)
 """Outside of these, nobody knows which operators keep their bits."""
 DIVIDES_BY_CONSTANTS_SINCE = (2, 10)
 """Before, a quotient by a constant is a product with its reciprocal, unless ``numerics`` prevents it."""
+ORDERS_WRITES_SINCE = (2, 10)
+"""Before, memory may be written before it was read, unless ``numerics`` prevents it."""
 COMPARES_LONG_INTEGERS_SINCE = (2, 10)
 """Before, a 16-bit fraction and a long integer are compared in another type than in eager execution."""
 ROUNDS_FACTORS_SINCE = (2, 15)
