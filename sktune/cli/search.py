@@ -16,7 +16,7 @@ from sktune.cli.views.live import following
 from sktune.cli.views.models import models_table, rows_of
 from sktune.cli.views.progress import PlainView
 from sktune.cli.views.search import result_table
-from sktune.core.errors import BadInputError
+from sktune.core.errors import BackendError, BadInputError
 from sktune.core.events import Event, print_event
 from sktune.core.events.analysis import AnalysisFinished
 from sktune.core.events.commands import Rehearsed
@@ -114,6 +114,10 @@ def search(
 
         result = fewer_layers.search(request, listen, began_s)
     people.print(result_table(result))
+    if result.has_failed and result.verdict:
+        from sktune.reports.study import verdict_line
+
+        raise BackendError(f"{verdict_line(result)}; see {result.folder / 'report.html'} and logs/")
     if json:
         print_event(StudyFinished(**result.summary()))
 

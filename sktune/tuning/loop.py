@@ -11,7 +11,6 @@ from pathlib import Path
 
 from sktune.backends import backend_info
 from sktune.core.errors import (
-    BackendError,
     BadInputError,
     InterruptedSearchError,
     OutOfTimeError,
@@ -40,7 +39,6 @@ from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import NoiseFloorSample, drift
 from sktune.measure.placement import Placement
 from sktune.reports import dashboard, outputs
-from sktune.reports.study import verdict_line
 from sktune.runners import make_runner
 from sktune.runners.base import Opened, RunnerFactory, RunnerSetup
 from sktune.samplers import find_strategy
@@ -129,8 +127,6 @@ def run(
         if dashboard.is_installed():
             dashboard.publish(study.optuna_study, result)
         listener(StudyFinished(**result.summary()))
-        if result.has_failed and result.verdict:
-            raise BackendError(f"{verdict_line(result)}; see {folder / 'report.html'} and logs/")
         return result
 
 

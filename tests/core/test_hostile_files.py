@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sktune.ascend.cann_log import MAX_LINE_BYTES, explain_files
+from sktune.ascend.cann_log import MAX_LINE_LENGTH, explain_files
 from sktune.ascend.ge_graph import read_ge_graph
 from sktune.core.errors import BadInputError, ProfileError, StudyError, TargetError
 from sktune.core.files import without_spaces
@@ -31,7 +31,7 @@ def test_a_log_of_one_long_line_is_read_in_pieces(tmp_path: Path) -> None:
     path.write_text(f"{line}\n[ERROR] do not support more than 2 real stream\n")
     with no_hang():
         (only,) = explain_files([path])
-    assert only.kind == "streams" and len(line) > 50 * MAX_LINE_BYTES
+    assert only.kind == "streams" and len(line) > 50 * MAX_LINE_LENGTH
 
 
 def test_a_trace_of_nested_values_is_refused(tmp_path: Path) -> None:

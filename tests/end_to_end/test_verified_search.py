@@ -88,6 +88,6 @@ def test_plans_that_differ_on_rare_steps_are_rejected(tmp_path: Path, units: tup
         first, last = ([name for name in names if name.endswith(f".{unit}")] for unit in units)
         plan = Plan(tuple(Scope(*ends, options) for ends in zip(first, last, strict=True)))
         verified = runner.verify(VerifyRequest("1", plan, DEFAULT_VERIFY_STEPS), lambda stage: None)
-    assert not verified.is_identical
+    assert verified and not verified.is_identical
     assert verified.changes_bits
     assert set(verified.changes_bits) <= {scope.label for scope in plan.scopes}

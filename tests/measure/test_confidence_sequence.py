@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sktune.core.outcome import FARTHEST
 from sktune.measure.confidence_sequence import (
-    FARTHEST,
     Comparison,
     block_log_ratios,
     compare_with_floor,

@@ -21,7 +21,8 @@ class Mixed(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the second layer's outputs."""
-        return self.down(torch.tanh(self.up(hidden_states)))
+        out: torch.Tensor = self.down(torch.tanh(self.up(hidden_states)))
+        return out
 
 
 def found(other: Callable[[torch.Tensor], torch.Tensor]) -> str:

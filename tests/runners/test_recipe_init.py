@@ -270,7 +270,7 @@ class TestRuns:
     )
     def test_a_batch_that_its_groups_cannot_share(self, root: Path, values: dict[str, int], groups: int) -> None:
         """The program of a checkout refuses it; of others it is said."""
-        folder = vary(root, **values)
+        folder = vary(root, **values)  # type: ignore[arg-type]
         assert f"{groups} data-parallel groups (world_size / attn_tp_size) cannot share equally" in refusal(folder)
         command = f"python3 infer.py {NAME}"
         draft = draft_recipe(root / MODEL, root / MODEL / "config" / NAME, command)

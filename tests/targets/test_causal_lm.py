@@ -175,7 +175,7 @@ QUANTISED = {
 @pytest.mark.parametrize("method", QUANTISED)
 def test_a_quantisation_that_is_not_used_is_said(method: str, tmp_path: Path) -> None:
     """Random weights are not; a checkpoint that cannot be loaded here is replaced by them, with the reason."""
-    configuration = {**LLAMA, "quantization_config": {"quant_method": method, **QUANTISED[method]}}
+    configuration = {**LLAMA, "quantization_config": {"quant_method": method, **dict(QUANTISED[method])}}
     target = target_of(configuration, tmp_path)
     assert "bf16, random weights" in target.description
     assert f"the quantization_config ({method}) is not used: random weights are not quantised" in target.description

@@ -109,7 +109,7 @@ class ThisHost:
         environment = {**os.environ, **command.variables}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SITE), *own)))
         names = [RUN_VARIABLE, *({HOST_RANK_VARIABLE} & command.variables.keys())]
-        self._marks = {f"{name}={command.variables[name]}".encode() for name in names}
+        self._marks = {os.fsencode(f"{name}={command.variables[name]}") for name in names}
         try:
             with command.log.open("wb") as output:
                 self._tree = ProcessTree(command.argv, command.directory, environment, output, lingers=True)

@@ -33,7 +33,7 @@ class _Call:
 
 class _Recorder(TorchDispatchMode):
     def __init__(self, names: Mapping[torch.nn.Module, str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[_Call] = []
         self._names, self._running = names, [""]
 
