@@ -161,7 +161,7 @@ def test_a_step_that_depends_on_values_is_refused_with_its_place(tmp_path: Path)
 
 
 LLAMA = {"model_type": "llama", **SIZES}
-QUANTISED = {
+QUANTISED: dict[str, dict[str, Any]] = {
     "fp8": {"activation_scheme": "dynamic", "weight_block_size": [128, 128]},
     "gptq": {"bits": 4, "group_size": 128, "desc_act": False},
     "awq": {"bits": 4, "group_size": 128, "version": "gemm", "zero_point": True},
@@ -175,7 +175,7 @@ QUANTISED = {
 @pytest.mark.parametrize("method", QUANTISED)
 def test_a_quantisation_that_is_not_used_is_said(method: str, tmp_path: Path) -> None:
     """Random weights are not; a checkpoint that cannot be loaded here is replaced by them, with the reason."""
-    configuration = {**LLAMA, "quantization_config": {"quant_method": method, **dict(QUANTISED[method])}}
+    configuration = {**LLAMA, "quantization_config": {"quant_method": method, **QUANTISED[method]}}
     target = target_of(configuration, tmp_path)
     assert "bf16, random weights" in target.description
     assert f"the quantization_config ({method}) is not used: random weights are not quantised" in target.description
