@@ -22,7 +22,7 @@ from sktune.runners import make_runner
 from sktune.runners.base import Opened, RunnerSetup
 from sktune.runners.program.checked_runs import BASELINES
 from sktune.runners.program.first_start import FirstStart, first_start
-from sktune.runners.program.recipe_check import examine_recipe
+from sktune.runners.program.recipe_check import OTHER_INFERENCE, examine_recipe
 from sktune.runners.program.runner import MAX_FINALISTS, traits_of
 from sktune.samplers import find_strategy
 from sktune.study.strategy import Strategy
@@ -177,6 +177,8 @@ def rehearse(request: Request) -> Rehearsal:
     _refuse_unstartable(findings)
     with stopped_at_once("the rehearsal"), _scratch(request.runs) as folder:
         start = first_start(recipe, wanted, folder, stands_in=spec.device == "npu")
+        # The start has waited for another inference to end.
+        findings = tuple(each for each in findings if each.what != OTHER_INFERENCE or each.state is State.OK)
         space = bind_space(wanted, start.layout, spec)
         setup = RunnerSetup(spec, wanted, folder, folder / "cache")
         first = tuple(_first_trials(request, setup, space, strategy, start))
@@ -191,9 +193,9 @@ def rehearse(request: Request) -> Rehearsal:
 
 
 def _refuse_unstartable(findings: Sequence[Finding]) -> None:
-    """Raise ``BackendError`` if something is missing that stand-ins cannot make up for."""
+    """Raise ``BackendError`` if something is missing that stand-ins and waiting cannot make up for."""
     for finding in findings:
-        is_needed = finding.backend in ("recipe", "all") and finding.what not in OF_DEVICES
+        is_needed = finding.backend in ("recipe", "all") and finding.what not in (*OF_DEVICES, OTHER_INFERENCE)
         if is_needed and finding.state is not State.OK:
             fix = f"; {finding.fix}" if finding.fix else ""
             raise BackendError(f"the program was not started: {finding.what}: {finding.found}{fix}")

@@ -35,8 +35,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with copies of the projects, in which ``python3`` is the Python of these tests, started warm."""
     for name in ("ranks", "faulty", "device"):
         shutil.copytree(TESTS / "projects" / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "ranks" / "recipe.yaml").open("a") as recipe:
-        recipe.write("other_inference: (?!)\n")  # such as that of tests which run at the same time
     folders = (warm.python_in(tmp_path / "bin").parent, Path(sys.executable).parent)
     monkeypatch.setenv("PATH", os.pathsep.join([*map(str, folders), os.environ["PATH"]]))
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")

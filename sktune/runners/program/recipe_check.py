@@ -22,6 +22,8 @@ from sktune.runners.program.recipe_draft import by_key, read_settings
 from sktune.runners.program.yaml_copy import COPY_HEAD, copy_paths, varied_yaml
 from sktune.targets.recipe import Recipe, read_recipe
 
+OTHER_INFERENCE = "other inference"
+"""The check for programs that would disturb every measurement; a run waits for them to end."""
 _NAME = "recipe"
 _WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth"})
 _PORTS = ("MASTER_PORT", "HCCL_IF_BASE_PORT")
@@ -211,8 +213,8 @@ class _RecipeCheck:
     def _others(self) -> Finding:
         if other := ThisHost().other_inference(self._recipe.other_inference):
             fix = "end it, or wait; it would disturb every measurement"
-            return _finding("other inference", State.WRONG, f"process {other[0]} runs ({other[1][:80]})", fix)
-        return _finding("other inference", State.OK, "none runs")
+            return _finding(OTHER_INFERENCE, State.WRONG, f"process {other[0]} runs ({other[1][:80]})", fix)
+        return _finding(OTHER_INFERENCE, State.OK, "none runs")
 
     def _python_findings(self) -> Iterator[Finding]:
         sourced = [Path(path) for _, _, path in self._scripts.environment_files() if Path(path).is_file()]
