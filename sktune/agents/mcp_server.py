@@ -15,7 +15,6 @@ import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.stdio import stdio_server
-from mcp.shared._context_streams import create_context_streams
 from mcp.shared.message import SessionMessage
 from mcp.types import (
     INVALID_REQUEST,
@@ -94,7 +93,7 @@ class _Server(MCPServer[Any]):
     async def run_stdio_async(self) -> None:
         """Serve on standard input and output; a line that is no message gets an error, as JSON-RPC 2.0 asks."""
         server = self._lowlevel_server
-        send, messages = create_context_streams[SessionMessage | Exception](0)
+        send, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
 
         async def sort_lines() -> None:
             async with send:

@@ -89,7 +89,7 @@ Trials = Annotated[
     int | None, typer.Option(help="Total number of trials of the study; by default 40, or no limit with --time-budget.")
 ]
 VerifySteps = Annotated[
-    int, typer.Option(help="Decode steps on which finalists are compared with the baseline, bit for bit.")
+    int, typer.Option(help="Decode steps on which the winner is compared with the baseline, bit for bit.")
 ]
 ProxyLayers = Annotated[
     int | None, typer.Option(help="Search a model with this many layers of each kind first, then try its best plans.")

@@ -13,13 +13,6 @@ from typing import Any
 CONFIDENCE = 0.95
 DEFAULT_VERIFY_STEPS = 2048
 """Decode steps on which a plan is compared with the baseline before it is called identical."""
-EXACT_STEPS = 256
-"""As many are enough for a plan that is exact by construction, for the same bound.
-
-Such plans have a reference: 20 of them, of four models, were equal on 20,000 steps each, and none differed
-(benchmarks/data/reference_bits.json). By Laplace's rule of succession the next one differs on a share of steps that so
-many would have shown, above 1 in 6,700, with a probability of at most 1/22. That is less than 5% before any step of its
-own is compared; the steps look for faults of the machinery around the regions, from as many contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +73,10 @@ class Verification:
         """Whether every region is exact by construction."""
         return bool(self.regions) and all(region.is_exact for region in self.regions)
 
-    def covers(self, steps: int) -> bool:
-        """Whether as much was compared as ``steps`` ask for."""
-        return self.steps >= (min(steps, EXACT_STEPS) if self.is_exact else steps)
-
     @property
     def differing_share(self) -> float:
         """Upper bound of the share of steps that differ, with 95% confidence; 1 if nothing was compared."""
-        if not self.steps:
-            return 1.0
-        steps = max(self.steps, DEFAULT_VERIFY_STEPS) if self.is_exact and self.steps >= EXACT_STEPS else self.steps
-        return -expm1(log1p(-CONFIDENCE) / steps)
+        return -expm1(log1p(-CONFIDENCE) / self.steps) if self.steps else 1.0
 
     @property
     def one_in(self) -> int:

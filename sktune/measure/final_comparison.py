@@ -98,5 +98,7 @@ def _combined(rows: Sequence[FinalRow], others: Sequence[Sequence[Speedup]], die
         if row.speedup is None:
             return row
     worst = next((row for row in rows if row.bit_identical is False), rows[0])
+    if len({row.code_digest for row in rows}) > 1:
+        worst = replace(worst, verdict="it compiles to other code from one process to the next", bit_identical=False)
     speedups = [row.speedup for row in rows if row.speedup]
     return replace(worst, speedup=pooled(speedups, others, dies=dies[: len(speedups)]))

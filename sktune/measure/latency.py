@@ -69,7 +69,7 @@ class Budget:
         halfwidth: target for half the width of the interval, relative to the ratio.
         seconds: time limit after warming up; a block is always finished.
         wait_s: limit of the extra time that makes up for disturbed rounds.
-        patience_s: limit of the extra time until ``min_rounds`` are timed, if other load makes the steps slow.
+        patience_s: the same until ``min_rounds`` are timed, if that is more.
         look_s: least time between two looks at the interval; the machine's counters advance by 10 ms.
         min_rounds: rounds before the first look; with fewer than 28 an interval excludes nothing.
         warm_up_rounds: rounds that are discarded at the start; fewer if they would take ``WARM_UP_SHARE`` of the time.
@@ -161,8 +161,8 @@ def measure(
         causes += [cause] * (len(rows) - rows_before)
         now = device.now_s()
         disturbed_s += now - look_began if cause else 0.0
-        extra_s = min(disturbed_s, budget.wait_s if len(rows) >= budget.min_rounds else budget.patience_s)
-        is_spent = now - began - extra_s > budget.seconds
+        wait_s = max(budget.wait_s, budget.patience_s) if len(rows) < budget.min_rounds else budget.wait_s
+        is_spent = now - began - min(disturbed_s, wait_s) > budget.seconds
         if not is_spent and causes.count("") < budget.min_rounds:
             continue
         measurement = _measurement(rows, causes, budget.min_rounds)

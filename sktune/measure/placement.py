@@ -89,10 +89,11 @@ class Machine:
         return cls(loads, cpu_quota(), int(chosen[1]) if chosen and int(chosen[1]) else None)
 
     def is_crowded(self, placement: Placement) -> bool:
-        """Whether the threads of steps have to share the cores that they are kept to with other processes."""
+        """Whether threads of steps that wait for one another share their cores with other processes."""
         cores = [core for core in self.loads if not placement.cores or set(core) & set(placement.cores)]
         free = sum(core not in self.busy for core in cores)
-        return bool(cores) and free < min(placement.threads or self.user_threads or len(cores), len(cores))
+        threads = min(placement.threads or self.user_threads or len(cores), len(cores))
+        return free < threads > 1
 
     @property
     def busy(self) -> list[tuple[int, ...]]:

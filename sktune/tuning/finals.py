@@ -109,10 +109,11 @@ class Finals:
         if len(numbers) > self._traits.max_finalists:
             left = self._shortlisted(left[:most]) + left[most:]
         records, final = self._study.records(), None
-        while final is None or (left and self._is_rejected(final, records) and self._budget.remaining_s > 0):
+        is_rejected = False
+        while final is None or (is_rejected and left and self._budget.remaining_s > 0):
             batch, left = left[:finalists], left[finalists:]
-            final = self._verified(self._compared(batch, references=references), dict(batch), records)
-            references = False
+            final = self._compared(batch, references=references and final is None)
+            final, is_rejected = self._verified(final, dict(batch), records)
         self._enter(Stage.OPEN)
         self._study.remember(
             final=final, uncompared=False, final_seconds=self._seconds, final_trials=self._study.finished()
@@ -177,12 +178,15 @@ class Finals:
 
     def _verified(
         self, final: FinalComparison, plans: Mapping[str, Plan], records: Sequence[TrialRecord]
-    ) -> FinalComparison:
+    ) -> tuple[FinalComparison, bool]:
         """Verify the plan that wins; while it fails, mark its row and verify the next one.
+
+        Return the comparison, and whether all that would have won were rejected.
 
         Results are stored: the study drops a plan whose bits differ, and plans with a region whose bits differed are
         not tried.
         """
+        is_rejected = False
         while (winner := verdict_of(final, records).winner) is not None:
             name = str(winner.number)
             known = self._study.facts.verifications.get(name)
@@ -195,9 +199,9 @@ class Finals:
             elif known and known.code_digest and row.code_digest not in ("", known.code_digest):
                 problem = "it compiles to other code than was verified"
             if not problem:
-                break
-            final = final.rejecting(name, problem)
-        return final
+                return final, False
+            final, is_rejected = final.rejecting(name, problem), True
+        return final, is_rejected
 
     def _verify(self, name: str, plan: Plan) -> Verification | None:
         self._stop_if_asked()
@@ -209,9 +213,3 @@ class Finals:
             summary = verification.summary()
             self._emit(PlanVerified(trial=int(name), identical=verification.is_identical, **summary))
         return verification
-
-    @staticmethod
-    def _is_rejected(final: FinalComparison, records: Sequence[TrialRecord]) -> bool:
-        """Whether no plan wins, and some of them might have if their bits did not differ."""
-        is_open = verdict_of(final, records).winner is None
-        return is_open and any(row.name.isdigit() and row.bit_identical is False for row in final.rows)

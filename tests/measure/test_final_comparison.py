@@ -72,6 +72,19 @@ def test_a_plan_that_fails_in_one_process_fails() -> None:
     assert found["8"].speedup is None
 
 
+def test_a_plan_whose_code_differs_between_processes_is_not_the_verified_one() -> None:
+    """Only one of them was verified."""
+    plan = FinalRow("7", row("7", 0.1).speedup, "identical", True, "abc")
+    other = replace(plan, code_digest="def")
+    same, differing = (
+        FinalComparison.of([([row("baseline"), plan], ""), ([row("baseline"), second], "")], []).rows[1]
+        for second in (plan, other)
+    )
+    assert same.bit_identical
+    assert differing.bit_identical is False
+    assert differing.verdict == "it compiles to other code from one process to the next"
+
+
 def test_studies_of_one_process_can_still_be_read() -> None:
     """In the format of earlier versions."""
     stored = {"rows": [asdict(row("baseline")), asdict(row("7", 0.1))], "samples_us": {"baseline": [1.0], "7": [0.9]}}

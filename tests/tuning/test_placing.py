@@ -242,7 +242,8 @@ def test_a_trial_reads_the_studys_records_a_fixed_few_times(tmp_path: Path, monk
         ([0.9, 0.0], Placement(), True),
         ([0.9, 0.9], Placement(), True),
         ([0.9, 0.0], Placement(1, (1,), 1), False),
-        ([0.0, 0.9], Placement(1, (1,), 1), True),
+        ([0.0, 0.9], Placement(1, (1,), 1), False),
+        ([0.0, 0.9, 0.0], Placement(2, (0, 1), 2), True),
         ([0.9, 0.9, 0.0, 0.0], Placement(2), False),
         ([], Placement(), False),
     ],
@@ -250,7 +251,7 @@ def test_a_trial_reads_the_studys_records_a_fixed_few_times(tmp_path: Path, monk
 def test_cores_are_crowded_if_threads_have_to_share_them(
     loads: list[float], placement: Placement, crowded: bool
 ) -> None:
-    """With processes of others; only the cores that the threads are kept to count."""
+    """With processes of others; only the cores that they are kept to count, and a single thread waits for nobody."""
     assert Machine({(core,): load for core, load in enumerate(loads)}).is_crowded(placement) is crowded
 
 
@@ -260,7 +261,9 @@ def test_load_that_comes_later_is_noticed_before_the_next_trial(
 ) -> None:
     """Threads that wait leave their cores from then on, and the trial's line says so; the code stays the same."""
     busy = False
-    monkeypatch.setattr("sktune.measure.placement.Machine.look", lambda: Machine({(0,): 0.95 if busy else 0.0}))
+    monkeypatch.setattr(
+        "sktune.measure.placement.Machine.look", lambda: Machine({(core,): 0.95 if busy else 0.0 for core in range(2)})
+    )
     spec = PresetSpec("llama", scale="tiny", backend="inductor")
     setup = RunnerSetup(spec, SpaceSpec(), tmp_path, compile_cache, 300.0)
     plan = Plan((Scope("model.layers.0.mlp", "model.layers.0.mlp", tuple(EXACT.items())),))

@@ -471,6 +471,23 @@ class TestFinals:
         assert result.winner is not None
         assert not holds(result.winner.plan, "1.self_attn")
 
+    def test_others_are_compared_only_if_all_winners_were_rejected(self, tmp_path: Path) -> None:
+        """A finalist that breaks, beside others that are no faster, is no reason to compare the rest as well."""
+        runner = FakeRunner(difference=lambda plan: "step 40: logits")
+        search(tmp_path / "rejected", runner, trials=12)
+        assert len(self.comparisons(runner)) > 1
+
+        def breaks(kind: str, plans: Sequence[Plan]) -> None:
+            if kind == "compare" and any(holds(plan, "1.self_attn") for plan in plans):
+                raise BackendError("the worker was killed by SIGKILL")
+
+        slow = FakeRunner(latency_ms=lambda plan: 10.0, breaks=breaks)
+        result = search(tmp_path / "slow", slow, trials=12)
+        assert any(row.speedup is None for row in result.final)
+        assert result.winner is None
+        assert slow.count("verify") == 0
+        assert sum(row.name.isdigit() for row in result.final) == 5
+
     def test_a_plan_that_crashes_does_not_affect_the_others(self, tmp_path: Path) -> None:
         """They are compared without it, with the same figures, in this process and the next."""
 

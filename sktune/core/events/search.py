@@ -290,12 +290,11 @@ class FinalStage(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanVerified(Event):
-    """A finalist was compared with the baseline on many more steps than in its trial.
+    """The plan that wins was compared with the baseline on many more steps than in its trial.
 
     Attributes:
         trial: its number.
-        identical: whether all bits are equal. A plan that is not identical becomes a `mismatch`, and the next one moves
-            up.
+        identical: whether all bits are equal. A plan that is not becomes a `mismatch`, and the next one is compared.
         steps, contexts, elements, confidence, differing_share_below, regions, exact_regions, text: as in
             `verification_summary`.
     """

@@ -270,7 +270,7 @@ class Judge:
         its load may never end.
         """
         patience_s = self._baseline_s if compile_s is None else compile_s
-        sized = replace(budget.for_steps(self._step_s, len(contenders)), patience_s=max(budget.wait_s, patience_s))
+        sized = replace(budget.for_steps(self._step_s, len(contenders)), patience_s=patience_s)
         return sized.within(self._left_s)
 
     def _ban(self, banned: Mapping[str, str]) -> None:

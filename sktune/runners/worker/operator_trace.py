@@ -5,9 +5,10 @@ and outputs. The first operator of the model that computes, from inputs that the
 never computes, is where they part.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -32,16 +33,27 @@ class _Call:
 
 
 class _Recorder(TorchDispatchMode):
-    def __init__(self, names: Mapping[torch.nn.Module, str]) -> None:
+    def __init__(self, weights: Container[int], names: Mapping[torch.nn.Module, str] = MappingProxyType({})) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[_Call] = []
+        self._weights = weights
         self._names, self._running = names, [""]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = _digests((args, kwargs))
+        inputs = self._digests((args, kwargs))
         result = func(*args, **(kwargs or {}))
-        self.calls.append(_Call(str(func), self._running[-1], func.is_view, inputs, _digests(result)))
+        self.calls.append(_Call(str(func), self._running[-1], func.is_view, inputs, self._digests(result)))
         return result
+
+    def _digests(self, values: Any) -> tuple[str, ...]:
+        tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+        return tuple(self._digest(tensor) for tensor in tensors if not tensor.is_meta and tensor.numel())
+
+    def _digest(self, tensor: torch.Tensor) -> str:
+        """Return what identifies a tensor: its bits, or of a weight its place, as both runs have the same weights."""
+        if tensor.untyped_storage().data_ptr() not in self._weights:
+            return bits_digest([{"": tensor}])
+        return repr((tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype))
 
     @contextmanager
     def following_modules(self) -> Iterator[None]:
@@ -71,16 +83,17 @@ def first_difference(module: torch.nn.Module, model: Step, compiled: Compiled, r
     """
     if compiled.inside is None:
         return ""
+    weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
     replay.start.restore()
     for inputs in replay.inputs[:steps]:
         before = Snapshot(replay.state)
-        recorder = _Recorder({child: name for name, child in module.named_modules() if name})
+        recorder = _Recorder(weights, {child: name for name, child in module.named_modules() if name})
         copies = copied(inputs)
         model.prepare()
         with torch.no_grad(), recorder.following_modules(), recorder:
             model.run(*copies)
         before.restore()
-        within = _Recorder({})
+        within = _Recorder(weights)
         step = compiled.inside(within)
         step.prepare()
         with torch.no_grad():
@@ -121,8 +134,3 @@ def _named(call: _Call) -> str:
 
 def _listed(operators: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(operators))
-
-
-def _digests(values: Any) -> tuple[str, ...]:
-    tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-    return tuple(bits_digest([{"": tensor}]) for tensor in tensors if not tensor.is_meta and tensor.numel())

@@ -11,7 +11,7 @@ from sktune.backends.base import REGION_STEPS, Backend, Compiled, RegionBudget
 from sktune.core.errors import NotDeterministicError, described
 from sktune.core.outcome import Stage
 from sktune.core.plan import Plan
-from sktune.core.verification import DEFAULT_VERIFY_STEPS, EXACT_STEPS, RegionCheck, Verification
+from sktune.core.verification import DEFAULT_VERIFY_STEPS, RegionCheck, Verification
 from sktune.measure.bits import Mismatch, bits_digest
 from sktune.measure.devices import ran_out_of_memory
 from sktune.runners.worker import operator_trace, step_check
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 TRIAL_REGIONS = RegionBudget(elements=2_000_000, seconds=2.0)
 FINALIST_REGIONS = RegionBudget(seconds=15.0)
 REPORT_S = 5.0
+"""Time between two reports of a verification's progress, which show that the worker is alive."""
+EXACT_SHARE = 0.25
+"""Share of the time for regions if all regions of a plan are exact by construction."""
 
 
 class Verifier:
@@ -117,10 +120,10 @@ class Verifier:
             None if no more was compared than in a trial.
         """
         ends_s = time.monotonic() + seconds
-        if compiled.is_exact:
-            steps = min(steps, EXACT_STEPS)
         # Fewer steps mean a shorter check of the regions, too.
         share_s = FINALIST_REGIONS.seconds * min(1.0, steps / DEFAULT_VERIFY_STEPS)
+        if compiled.is_exact:
+            share_s *= EXACT_SHARE
         regions = replace(FINALIST_REGIONS, seconds=max(0.0, min(share_s, seconds / 2)))
         blank = Verification(code_digest=compiled.code_digest)
         verified = self._known_to_differ(compiled) or self._with_regions(blank, compiled, regions)
