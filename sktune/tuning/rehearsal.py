@@ -107,7 +107,10 @@ class Rehearsal:
         return self.start.seconds + self.compile_s
 
     def runs(self, trials: int) -> int:
-        """Return how often a search with so many trials starts the program after its first start, if none fails."""
+        """Return how often a search with so many trials starts the program after its first start.
+
+        Said for one that finds a winner, whose last runs verify it, and in which no trial fails.
+        """
         alternates = self.start.alternates
         floor_samples = math.ceil(trials / TRIALS_PER_FLOOR_SAMPLE) - alternates  # a baseline run is the first of them
         finalists = min(MAX_FINALISTS, trials)
