@@ -23,6 +23,9 @@ from mcp.types import (
     ErrorData,
     InputRequiredResult,
     JSONRPCError,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
     ToolAnnotations,
 )
 from pydantic import Field, ValidationError
@@ -87,25 +90,47 @@ Address = Annotated[
 Name = Annotated[str, Field(description="Name of a study or an analysis, as start_search and list_studies return it")]
 
 
+LAST_ANSWERS_S = 2.0
+"""How long the end of the input waits for answers: a client that is gone must not wait for a search."""
+
+
 class _Server(MCPServer[Any]):
     """Reports in one line what is wrong with a call, and how to fix it."""
 
     async def run_stdio_async(self) -> None:
-        """Serve on standard input and output; a line that is no message gets an error, as JSON-RPC 2.0 asks."""
+        """Serve on standard input and output until its end; what was asked before it is answered, if that is quick.
+
+        A line that is no message gets an error, as JSON-RPC 2.0 asks.
+        """
         server = self._lowlevel_server
         send, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        answer, answered = anyio.create_memory_object_stream[SessionMessage](0)
+        unanswered: set[RequestId] = set()
 
         async def sort_lines() -> None:
             async with send:
                 async for message in lines:
                     if isinstance(message, Exception):
                         await answers.send(SessionMessage(_no_message(message)))
-                    else:
-                        await send.send(message)
+                        continue
+                    if isinstance(message.message, JSONRPCRequest):
+                        unanswered.add(message.message.id)
+                    await send.send(message)
+                with anyio.move_on_after(LAST_ANSWERS_S):
+                    while unanswered:
+                        await anyio.sleep(0.01)
 
-        async with stdio_server() as (lines, answers), anyio.create_task_group() as tasks:
+        async def pass_on() -> None:
+            async with answers:
+                async for message in answered:
+                    await answers.send(message)
+                    if isinstance(message.message, JSONRPCResponse | JSONRPCError):
+                        unanswered.discard(message.message.id)
+
+        async with stdio_server() as (lines, answers), anyio.create_task_group() as tasks, answer:
             tasks.start_soon(sort_lines)
-            await server.run(messages, answers, server.create_initialization_options())
+            tasks.start_soon(pass_on)
+            await server.run(messages, answer, server.create_initialization_options())
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 import torch
+import transformers
 from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -23,7 +24,7 @@ from sktune.targets.configuration import check_memory
 from sktune.targets.decode_call import decode_call
 from sktune.targets.presets import FULL
 from sktune.targets.spec import ConfigSpec, PresetSpec, TargetSpec
-from sktune.targets.static_cache import begin_sequence, cache_tensors, static_cache
+from sktune.targets.static_cache import COUNTS, begin_sequence, cache_tensors, static_cache
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +173,11 @@ def _built(
 ) -> Target:
     require(spec.device)
     dtype = getattr(torch, spec.dtype)
+    if spec.device == META and not COUNTS:
+        raise TargetError(
+            "a model of shapes only (--scale full --backend sim) needs transformers 5.4 or later in sktune's environment, "
+            f"which has {transformers.__version__}: pip install 'transformers>=5.4', or leave out --scale"
+        )
     if spec.device == META and hasattr(config, "num_experts_per_tok"):
         if dtype != torch.bfloat16:
             raise TargetError(

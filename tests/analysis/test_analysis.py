@@ -51,6 +51,7 @@ from sktune.study.result import SearchResult, result_of
 from sktune.study.study import TuningStudy, sqlite_url
 from tests.builders import ROOT, checked, decoder_layout, sktune_command
 from tests.projects import TEMPLATE
+from tests.releases import shapes_only
 
 SHARES = {"embed_tokens": 0.02, "self_attn": 0.11, "mlp": 0.17, "lm_head": 0.06}
 GUIDE = ("attention only", "MoE only", "attention + MoE", "each layer", "all layers")
@@ -698,6 +699,7 @@ def check_analysis(events: list[dict[str, Any]], out: Path, runs: Path) -> dict[
     return last
 
 
+@shapes_only
 @pytest.mark.slow
 def test_the_published_model_is_analyzed_by_simulation(tmp_path: Path) -> None:
     """Every option of the guide has a figure, all are marked as simulated, and the study can be shown."""

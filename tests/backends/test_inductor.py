@@ -221,6 +221,7 @@ def test_sizes_that_depend_on_the_data_are_compiled_in_a_scope(caplog: pytest.Lo
         assert compare(backend.compile(plan(*scopes)).step, recordings) is None
 
 
+@pytest.mark.skipif(torch.__version__ < "2.10", reason="Dynamo of torch 2.8 refuses sizes that depend on the data")
 def test_a_scope_whose_input_has_no_fixed_size_is_a_compile_error() -> None:
     """Code for one size would be wrong for others; a scope that also computes the size is compiled."""
     target, backend = sequence(torch.nn.SiLU(), Positive(), Total())

@@ -15,6 +15,7 @@ from sktune.core.plan_file import read_plan_file
 from sktune.core.scope_flavour import ScopeFlavour
 from tests.backends.simulated_steps import CONSTANTS, cube, operator, step_of, vector
 from tests.builders import sktune_command
+from tests.releases import shapes_only
 
 BOTH = Plan((Scope("u0", "u1"),))
 
@@ -104,6 +105,7 @@ def test_names_of_scopes_beyond_the_limit_fail_nothing_else() -> None:
     assert step.tasks == 1024 + 2 * 2
 
 
+@shapes_only
 @pytest.mark.slow
 def test_a_search_finds_a_plan_for_npugraph_ex_without_hardware(tmp_path: Path) -> None:
     """The plan says for which way it is; everything says that it is simulated."""

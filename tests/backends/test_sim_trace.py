@@ -25,6 +25,7 @@ from sktune.targets.presets import load_preset
 from sktune.targets.tracing import trace_layout
 from tests.backends.simulated_steps import CONSTANTS, simulate, step_latency, step_of, vector
 from tests.builders import ROOT
+from tests.releases import as_recorded, shapes_only
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,7 @@ def full() -> tuple[tuple[Operator, ...], Layout]:
     return trace_operators(target, layout, CONSTANTS), layout
 
 
+@shapes_only
 @pytest.mark.slow
 def test_the_published_model_is_traced_without_weights(full: tuple[tuple[Operator, ...], Layout]) -> None:
     """61 layers, with equal tasks in all layers of a kind; the matmuls have the published shapes."""
@@ -49,6 +51,7 @@ def test_the_published_model_is_traced_without_weights(full: tuple[tuple[Operato
     assert grouped[0].flops == 2 * 96 * 8 * 7168 * 4096
 
 
+@shapes_only
 @pytest.mark.slow
 def test_one_die_of_the_deployment_is_of_the_published_size(full: tuple[tuple[Operator, ...], Layout]) -> None:
     """CloudMatrix384: 874 us per layer in INT8 with two micro-batches; bf16 in one stream is within a factor of 2.5."""
@@ -65,7 +68,7 @@ def test_one_die_of_the_deployment_is_of_the_published_size(full: tuple[tuple[Op
     assert 0.9 < fused.total_us / baseline.total_us < 1
 
 
-@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("meta", marks=shapes_only)])
 def test_a_small_model_is_traced_on_real_and_on_meta_tensors(device: str) -> None:
     """Both give the matmuls of the model; the state is restored."""
     target = load(PresetSpec("llama", scale="tiny", device=device))
@@ -125,6 +128,7 @@ def test_a_ge_graph_gives_the_tasks_of_its_units() -> None:
         from_ge_graph(graph, Layout((Unit("u1", "u1"),), ()), CONSTANTS)
 
 
+@as_recorded
 @pytest.mark.slow
 def test_the_published_cases_in_the_docs_match_the_model() -> None:
     """No figure there is written by hand; a release of transformers may add or remove a few small operators."""

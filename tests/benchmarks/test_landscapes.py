@@ -25,6 +25,7 @@ from sktune.samplers import find_strategy
 from sktune.study.strategy import Strategy, distributions
 from sktune.targets.loading import load
 from sktune.tuning.request import Request
+from tests.releases import shapes_only
 
 
 def tiny(traits: Traits, seed: int) -> SyntheticLandscape:
@@ -216,6 +217,7 @@ def test_workers_ask_before_the_trials_of_others_end() -> None:
     assert len(run.gains) == 14
 
 
+@shapes_only
 @pytest.mark.slow
 def test_the_simulated_landscape_is_the_cost_model() -> None:
     """Latencies assembled from pieces equal those of the model, and none is below the stated optimum."""

@@ -15,6 +15,7 @@ from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
 from tests import profiles
 from tests.builders import TESTS, decoder_layout, sktune_command
+from tests.releases import shapes_only
 
 DATA = TESTS / "data"
 
@@ -109,6 +110,7 @@ def test_the_simulation_uses_calibrated_constants(tmp_path: Path) -> None:
     assert baselines[1] > baselines[0]
 
 
+@shapes_only
 @pytest.mark.slow
 def test_a_study_finds_what_its_device_is(tmp_path: Path) -> None:
     """On a simulated device with gaps that nobody expects, `show --why` and `calibrate --study` say so."""

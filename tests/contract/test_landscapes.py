@@ -12,6 +12,7 @@ from benchmarks.landscapes.recorded import recorded
 from benchmarks.landscapes.simulated import SIMULATED
 from benchmarks.landscapes.synthetic import SYNTHETIC
 from sktune.core.plan import Plan
+from tests.releases import shapes_only
 
 LANDSCAPES: dict[str, Callable[[], Landscape]] = {
     **{name: partial(source, 1) for name, source in SYNTHETIC.items() if not name.endswith("61")},
@@ -23,7 +24,10 @@ SLOW = ("sim-8",)
 
 every_landscape = pytest.mark.parametrize(
     "make",
-    [pytest.param(make, id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, make in LANDSCAPES.items()],
+    [
+        pytest.param(make, id=name, marks=(pytest.mark.slow, shapes_only) if name in SLOW else ())
+        for name, make in LANDSCAPES.items()
+    ],
 )
 
 

@@ -27,10 +27,10 @@ from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
 from sktune.reports.page.page import SECTIONS
-from sktune.targets.static_cache import COUNTS
 from tests.analysis.test_analysis import analysis_of, fake_study
 from tests.golden import normalised
 from tests.projects import RANKS, TEMPLATE, ModelProject
+from tests.releases import as_recorded
 from tests.reports.page_studies import at_fixed_times, shown, study_in
 from tests.source.test_source import ATTENTION
 
@@ -40,7 +40,6 @@ COMMAND: Any = typer.main.get_command(app)
 ENVIRONMENT = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "PYTHONUTF8": "1"}
 UNSET = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "LINES")
 """Variables that would change how rich prints."""
-as_recorded = pytest.mark.skipif(not COUNTS, reason="the files show the steps of transformers 5.4 and later")
 
 
 class Golden:

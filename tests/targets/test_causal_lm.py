@@ -149,6 +149,15 @@ def test_a_model_that_cannot_be_tuned_is_refused_with_the_reason(
     assert "\n" not in str(failure.value)
 
 
+def test_shapes_alone_are_refused_where_transformers_cannot_run_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Releases before 5.4 ask for the autocast of a device that has none."""
+    monkeypatch.setattr("sktune.targets.causal_lm.COUNTS", False)
+    spec, _ = Request("deepseek-v3", scale="full", backend="sim").target()
+    with pytest.raises(TargetError, match=r"needs transformers 5\.4 or later.*pip install") as failure:
+        load(spec)
+    assert "\n" not in str(failure.value)
+
+
 def test_a_step_that_depends_on_values_is_refused_with_its_place(tmp_path: Path) -> None:
     """The reason is the one in the model's code."""
     sizes = {"vocab_size": 128, "hidden_size": 32, "n_layers": 2, "n_heads": 2, "max_seq_len": 128}
