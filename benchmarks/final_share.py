@@ -1,4 +1,4 @@
-"""Time of whole searches, and the part that the final comparison takes; with another checkout in turns, or beside a load.
+"""Time of whole searches and of their final comparison; with another checkout in turns, or beside a load.
 
     python -m benchmarks.final_share --model MODEL [--trials 40] [--other CHECKOUT] [--turns 1] [--out FILE.md]
     python -m benchmarks.final_share --model MODEL --trials 12 --load 2 [--after 3]
@@ -58,12 +58,17 @@ class Times:
         )  # fmt: skip
 
 
-def events_of(command: Sequence[str], checkout: Path, folder: Path, log: Path) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Run a search; yield its events, with the seconds since its start at which each arrived."""
+def events_of(command: Sequence[str], checkout: Path, folder: Path) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Run a search; yield its events, with the seconds since its start at which each arrived.
+
+    What it says to people is in the file ``stderr`` of the folder.
+    """
     environment = {**os.environ, "PYTHONPATH": str(checkout), "XDG_CACHE_HOME": str(folder / "cache")}
-    with log.open("w") as errors:
+    with (folder / "stderr").open("w") as errors:
         began_s = time.monotonic()
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
         assert process.stdout
         for line in process.stdout:
             yield time.monotonic() - began_s, json.loads(line)
@@ -76,8 +81,7 @@ def timed(name: str, checkout: Path, arguments: Sequence[str], load: int = 0, af
     times = Times(name)
     command = [sys.executable, "-m", "sktune.cli", "search", *arguments, "--json"]
     with tempfile.TemporaryDirectory(prefix="final-share-") as folder, ExitStack() as loads:
-        log = Path(folder) / "stderr"
-        for now_s, event in events_of(command, checkout, Path(folder), log):
+        for now_s, event in events_of(command, checkout, Path(folder)):
             times.whole_s = now_s
             match event["event"]:
                 case "target_ready":
@@ -94,7 +98,7 @@ def timed(name: str, checkout: Path, arguments: Sequence[str], load: int = 0, af
                     times.finished = event
                 case "error":
                     print(event["message"], file=sys.stderr)
-        print(log.read_text(), file=sys.stderr)
+        print((Path(folder) / "stderr").read_text(), file=sys.stderr)
     return times
 
 
