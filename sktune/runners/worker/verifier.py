@@ -21,7 +21,7 @@ from sktune.targets.state import complete_state
 
 logger = logging.getLogger(__name__)
 
-TRIAL_REGIONS = RegionBudget(elements=2_000_000, seconds=2.0)
+TRIAL_REGIONS = RegionBudget(elements=2_000_000, seconds=0.5)
 FINALIST_REGIONS = RegionBudget(seconds=15.0)
 REPORT_S = 5.0
 """Time between two reports of a verification's progress, which show that the worker is alive."""
