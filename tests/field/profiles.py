@@ -174,9 +174,10 @@ def of_trace(data: bytes) -> Facts | None:
         name = str(event.get("name"))
         communicates = bool(re.search(r"nccl|rccl|^hcom_|^hccl", name, re.IGNORECASE))
         rows.append((str(device), step, start, duration, function(name) if is_gpu else "", communicates))
-    known = {each.get("cat") for each in timed if "runtime" in str(each.get("cat")) or "driver" in str(each.get("cat"))}
-    strange = {str(each.get("cat")) for each in timed if each.get("cat") and not rows} - known
-    unread = sorted(kind for kind in strange if not kind.lower().startswith(HOST)) + sorted(map(str, known))
+    calls = [each for each in timed if str(each.get("cat")).endswith(("runtime", "driver"))]
+    launching = {str(each["cat"]) for each in calls if re.search("launch|async", str(each["name"]), re.IGNORECASE)}
+    strange = {str(each["cat"]) for each in timed if each.get("cat")} - {str(each["cat"]) for each in calls}
+    unread = sorted(launching) + sorted(kind for kind in strange if not kind.lower().startswith(HOST))
     if rows:
         return Facts(table_of(rows), other, bool(steps))
     operators = [each for each in timed if each.get("cat") == "cpu_op"]
@@ -233,7 +234,7 @@ def checked(facts: Facts, said: Said) -> Iterator[Row]:
     unsure = said.says(r"found by repetition|taken as such|cannot be told apart|as one step") or not facts.marked
     if facts.is_of_host:
         if facts.unread:
-            is_said = said.says("device|accelerator|kernels")
+            is_said = said.says("work to a device") and not said.event["bottleneck"]
             yield "of a device", "a CPU trace", ", ".join(facts.unread), "said" if is_said else "WRONG"
         limits = facts.kernels.groupby("type")["duration"].agg(["size", "sum"])
         for row in said.event["top"]:

@@ -272,6 +272,27 @@ def test_marks_of_steps_have_any_category(tmp_path: Path, category: str | None) 
     assert said(result, "kernels have no known launch")
 
 
+@pytest.mark.parametrize(
+    ("event", "is_said"),
+    [
+        ({"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": 7}}, True),
+        ({"cat": "cuda_driver", "name": "cuLaunchKernelEx"}, True),
+        ({"cat": "mtia_runtime", "name": "enqueueCommand memcpyHtoDAsync"}, True),
+        ({"cat": "enqueue", "name": "Enqueue", "args": {"correlation_id": 7}}, True),
+        ({"name": "Node@launch", "args": {"connection_id": 7, "level": "node"}}, True),
+        ({"cat": "cuda_runtime", "name": "cudaDeviceSynchronize"}, False),
+    ],
+)
+def test_the_host_of_a_device_is_not_taken_for_a_cpu(tmp_path: Path, event: dict[str, Any], is_said: bool) -> None:
+    """Its trace without the device's kernels, as recorded without the device's activities, allows no conclusion."""
+    operators = ("aten::layer_norm", "aten::addmm", "aten::gelu", "aten::addmm")
+    events = [{"cat": "cpu_op", "name": name} for name in operators * 8] + [event]
+    timed = [{"ph": "X", "pid": 1, "tid": 1, "ts": 9.0 * place, "dur": 8.0, **e} for place, e in enumerate(events)]
+    result = profile_of(tmp_path / "t.json", json.dumps(timed))
+    assert said(result, "work to a device 1 times", "record the device's activities") is is_said
+    assert (result.bottleneck is None and not result.units) is is_said
+
+
 def replays(cut: int, end: int, streams: int, pause: int, ids: str) -> tuple[str, list[Kernel]]:
     """Return an op_summary of a graph's executions without the first ``cut`` and last ``end`` kernels, and whole ones.
 
