@@ -99,7 +99,8 @@ class _Trace:
         launches: when the host launched what has a number.
         to_device: how often the host gave work to a device.
         marks: start, end and number of steps, by the process that has them, on the device and on the host.
-        processes: names and labels by process.
+        names, labels: of processes.
+        groups: lanes of communication, by process and thread; collectives on them may have any name.
     """
 
     gpu: _Rows = field(default_factory=_Rows)
@@ -112,16 +113,20 @@ class _Trace:
     host_marks: dict[str, list[Mark]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    groups: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, event: Event) -> None:
         """Add an event to its table."""
         kind, name, args = event.get("cat"), str(event.get("name", "")), event.get("args")
         args = args if isinstance(args, dict) else {}
+        place = str(event.get("pid", 0)), str(event.get("tid", 0))
         if event.get("ph") == "M":
             if name == "process_name":
                 self.names[str(event.get("pid", 0))] = str(args.get("name", ""))
             elif name == "process_labels":
                 self.labels[str(event.get("pid", 0))] = str(args.get("labels", ""))
+            elif name == "thread_name" and "Communication" in str(args.get("name")):
+                self.groups.add(place)
             return
         if event.get("ph") not in ("X", "B"):  # what only begins has no duration: it counts as one without a valid time
             return
@@ -142,7 +147,7 @@ class _Trace:
                 self.launches[args["correlation"]] = exact_ns(event["ts"])
         elif kind == "cpu_op":
             self.cpu.add(event, "cpu", str(event.get("tid", 0)), "CPU")
-        elif kind is None and _NPU_COLLECTIVE.match(name) and not _OF_HOST & args.keys():
+        elif kind is None and (place in self.groups or _NPU_COLLECTIVE.match(name)) and not _OF_HOST & args.keys():
             self.collectives.add(event, "", f"communication {event.get('tid', 0)}", "HCCL")
         elif isinstance(args.get("connection_id"), int):  # CANN's side of a launch
             self.to_device += 1
@@ -183,6 +188,7 @@ def _kernels(trace: _Trace, left_out: LeftOut) -> tuple[str, pd.DataFrame]:
         source, frame = "gpu_trace", trace.gpu.frame()
     elif trace.npu.name or trace.collectives.name:
         source, frame = "npu_trace", _npu_kernels(trace, left_out)
+        left_out.say("a trace has no operator types: they are taken from the kernels' names")
     else:
         source, frame = "cpu_trace", trace.cpu.frame()
         if trace.to_device:
