@@ -170,7 +170,9 @@ def of_trace(data: bytes) -> Facts | None:
     other = 0
     for event, args in zip(timed, arguments, strict=True):
         is_gpu, is_task = event.get("cat") in GPU, "Task Type" in args
-        is_collective = (event.get("pid"), event.get("tid")) in collectives
+        lane, name = (event.get("pid"), event.get("tid")), str(event.get("name"))
+        is_unnamed = lane not in threads and processes.get(lane[0]) in ("HCCL", "Communication")
+        is_collective = lane in collectives or (is_unnamed and name.lower().startswith("hcom_"))
         if not is_gpu and not is_task and not is_collective:
             continue
         start, duration = ticks(event.get("ts")), ticks(event.get("dur"))
@@ -182,7 +184,6 @@ def of_trace(data: bytes) -> Facts | None:
         if launched is not None and steps.get("host"):
             step = at(launched, steps["host"])
         device = args.get("device", event.get("pid")) if is_gpu else devices[0] if len(devices) == 1 else event["pid"]
-        name = str(event.get("name"))
         communicates = is_collective or bool(re.search(r"nccl|rccl|^hcom_|^hccl", name, re.IGNORECASE))
         if communicates and is_task and collectives:
             continue
@@ -268,7 +269,6 @@ def checked(facts: Facts, said: Said) -> Iterator[Row]:
             yield f"{row['type']}, at most", f"{row['count']}", f"{size}", "not checked" if fits else "WRONG"
         return
     outside = re.search(r"(\d+) of (\d+) kernels are outside of steps", said.warnings)
-    is_part = facts.other and not outside
     yield (
         "left out",
         str(stated - (int(outside[1]) if outside else 0)),
@@ -297,7 +297,7 @@ def checked(facts: Facts, said: Said) -> Iterator[Row]:
     share = sum(row["total_ms"] for row in said.event["top"]) / max(
         sum(row["share"] for row in said.event["top"]), 1e-9
     )
-    yield "time of all kernels", f"{share:.6g}", f"{total:.6g}", _same(share, total, doubt or is_part, 1e-5 * total)
+    yield "time of all kernels", f"{share:.6g}", f"{total:.6g}", _same(share, total, doubt, 1e-5 * total)
     types = inside.groupby("type")["duration"].agg(["size", "sum"])
     by_name = said.says("taken from their names") or (types.index == "").any()
     wrong = [

@@ -278,6 +278,7 @@ def test_marks_of_steps_have_any_category(tmp_path: Path, category: str | None) 
         ({"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": 7}}, True),
         ({"cat": "cuda_driver", "name": "cuLaunchKernelEx"}, True),
         ({"cat": "mtia_runtime", "name": "enqueueCommand memcpyHtoDAsync"}, True),
+        ({"cat": "mtia_runtime", "name": "runFunction - job_prep_and_submit_for_execution"}, True),
         ({"cat": "enqueue", "name": "Enqueue", "args": {"correlation_id": 7}}, True),
         ({"name": "Node@launch", "args": {"connection_id": 7, "level": "node"}}, True),
         ({"cat": "cuda_runtime", "name": "cudaDeviceSynchronize"}, False),

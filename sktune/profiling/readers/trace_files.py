@@ -39,7 +39,7 @@ WRAPPER_SHARE = 0.5
 _OF_PROCESS = " of process "
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = re.compile(r"\w+_(runtime|driver)|(en|de)queue")
-_TO_DEVICE = re.compile(r"launch|queue|memcpy", re.IGNORECASE)
+_TO_DEVICE = re.compile(r"launch|queue|memcpy|submit", re.IGNORECASE)
 """Of the host's calls of a runtime, those that give work to a device."""
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _NPU_COLLECTIVE = re.compile(r"(hcom_|hccl)[^@]*$", re.IGNORECASE)
