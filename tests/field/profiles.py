@@ -42,8 +42,8 @@ IN_FOLDERS = ("kernel_details", "op_summary", "trace_view", ".trace.json", "trac
 HEAD = """`python -m tests.field.profiles`, {day}: `sktune profile` on profiles that public repositories have, and its
 figures computed again with json and pandas, without code of sktune. *equal*: to half a nanosecond a kernel. *said*:
 the figure rests on steps or kernels of which the command says that it is not sure. *not checked*: of a CPU's trace only
-counts and times of operators are bounded, as which of them stand in for kernels is sktune's own rule. Files are named
-by their folder; of files of the same content the first is listed."""
+counts and times of operators are bounded, as which of them stand in for kernels is sktune's own rule. Of files of
+the same content the first is listed."""
 
 
 @dataclass(frozen=True)
@@ -377,21 +377,22 @@ def main() -> int:
     known: set[str] = set()
     sources = []
     for repository in options.repositories:
-        source, _, root = repository.partition("=")
+        source, _, place = repository.partition("=")
         sources.append(source)
+        root = Path(place)
         read: dict[Path, Facts] = {}
-        for path in profiles(Path(root)):
+        for path in profiles(root):
             if (content := hashlib.sha256(opened(path)).hexdigest()) in known:
                 continue
             known.add(content)
             facts, rows = examined(path)
-            note(f"{path.parent.name}/{path.name}"[-70:], rows)
+            note(path.relative_to(root).as_posix(), rows)
             if facts:
                 read[path] = facts
         named = [path for path in read if any(name in path.name for name in IN_FOLDERS)]
         recordings = [parent for path in named for parent in path.parents if parent.name.endswith("_ascend_pt")]
         for folder in dict.fromkeys([*(path.parent for path in named), *(each.parent for each in recordings)]):
-            note(f"{folder.parent.name}/{folder.name}/"[-70:], of_folder(folder, read))
+            note(f"{folder.relative_to(root).as_posix()}/", of_folder(folder, read))
     for baseline, candidate in options.pair:
         said = ask(baseline, candidate)
         if said.refusal:
