@@ -222,7 +222,7 @@ def type_of_npu_name(name: str) -> str:
 
 
 def exact_ns(microseconds: str | float) -> int:
-    """Return a timestamp in nanoseconds; text has the digits that a float would lose.
+    """Return a time in nanoseconds, rounded; text has the digits that a float would lose.
 
     Raises:
         ValueError, TypeError, OverflowError: it is no number, not a time of the last or next century, or in scientific
@@ -235,7 +235,7 @@ def exact_ns(microseconds: str | float) -> int:
             raise ValueError
     else:
         number = Decimal(microseconds)
-    exact = int(number * 1000)
+    exact = round(number * 1000)
     if abs(exact) > MAX_NS:
         raise OverflowError
     return exact

@@ -1,6 +1,7 @@
 """The check of the field itself: on a project of our own, it passes what is right and finds what is wrong."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source.codemod import Rewritten, rewrite
 from tests.field import __main__ as field
-from tests.field import folders
+from tests.field import folders, profiles
+from tests.profiles import deepseek, kernel_details, npu_trace, write
 from tests.projects import TEMPLATE
 
 RECIPES = TEMPLATE.root.parent / "recipes" / "models"
@@ -76,3 +78,20 @@ def test_folders_get_a_recipe_or_a_line(tmp_path: Path) -> None:
     (tmp_path / "tool" / "collect_env.py").write_text("if __name__ == '__main__':\n    print()\n")
     (whole, inner) = folders.drafted(tmp_path, tmp_path)
     assert (whole.reason, inner.reason) == ("no program", "Python programs without a decode step")
+
+
+@pytest.mark.parametrize(("name", "writer"), [("kernel_details.csv", kernel_details), ("trace_view.json", npu_trace)])
+def test_a_profile_that_differs_from_what_is_stated_is_found(
+    tmp_path: Path, name: str, writer: Callable[..., str]
+) -> None:
+    """The figures of a profile are equal; those of one whose kernels are longer are not."""
+    kernels = deepseek(3, 1, 2)
+    said = profiles.ask(write(tmp_path / name, writer(kernels)))
+    read = profiles.of_csv if name.endswith(".csv") else profiles.of_trace
+    for duration, verdicts in ((0, {"equal"}), (3, {"equal", "WRONG"})):
+        longer = [replace(kernel, duration=kernel.duration + duration) for kernel in kernels]
+        facts = read(writer(longer).encode())
+        assert facts
+        assert {verdict for *_, verdict in profiles.checked(facts, said)} == verdicts
+    refusal = profiles.ask(write(tmp_path / "empty.csv", ""))
+    assert profiles.refused(refusal)[-1] == "refused"

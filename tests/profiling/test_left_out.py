@@ -272,6 +272,58 @@ def test_marks_of_steps_have_any_category(tmp_path: Path, category: str | None) 
     assert said(result, "kernels have no known launch")
 
 
+@pytest.mark.parametrize(
+    ("event", "is_said"),
+    [
+        ({"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": 7}}, True),
+        ({"cat": "cuda_driver", "name": "cuLaunchKernelEx"}, True),
+        ({"cat": "mtia_runtime", "name": "enqueueCommand memcpyHtoDAsync"}, True),
+        ({"cat": "mtia_runtime", "name": "runFunction - job_prep_and_submit_for_execution"}, True),
+        ({"cat": "enqueue", "name": "Enqueue", "args": {"correlation_id": 7}}, True),
+        ({"name": "Node@launch", "args": {"connection_id": 7, "level": "node"}}, True),
+        ({"cat": "cuda_runtime", "name": "cudaDeviceSynchronize"}, False),
+    ],
+)
+def test_the_host_of_a_device_is_not_taken_for_a_cpu(tmp_path: Path, event: dict[str, Any], is_said: bool) -> None:
+    """Its trace without the device's kernels, as recorded without the device's activities, allows no conclusion."""
+    operators = ("aten::layer_norm", "aten::addmm", "aten::gelu", "aten::addmm")
+    events = [{"cat": "cpu_op", "name": name} for name in operators * 8] + [event]
+    timed = [{"ph": "X", "pid": 1, "tid": 1, "ts": 9.0 * place, "dur": 8.0, **e} for place, e in enumerate(events)]
+    result = profile_of(tmp_path / "t.json", json.dumps(timed))
+    assert said(result, "work to a device 1 times", "record the device's activities") is is_said
+    assert (result.bottleneck is None and not result.units) is is_said
+
+
+def test_collectives_on_the_lane_of_a_group_have_any_name(tmp_path: Path) -> None:
+    """MindSpore's graphs call one Default/Broadcast-op5_0: it is no gap."""
+    kernels = deepseek(2, 1, 3)
+    whole, events = profile_of(tmp_path / "t.json", npu_trace(kernels)), json.loads(npu_trace(kernels))
+    lane = {"ph": "M", "name": "thread_name", "pid": 3, "tid": 0, "args": {"name": "Communication Kernel"}}
+    for place, event in enumerate(events):
+        if event["name"].startswith("hcom_"):
+            event["name"] = f"Default/Broadcast-op{place}_0"
+    result = profile_of(tmp_path / "u.json", json.dumps([lane, *events]))
+    assert whole.median.communication_ms > 0
+    assert result.steps == whole.steps
+
+
+def test_durations_below_a_nanosecond_are_rounded(tmp_path: Path) -> None:
+    """torch_npu writes them with up to 8 decimals; cut off, each of thousands of kernels would be too short."""
+    events = json.loads(npu_trace(deepseek(1, 1, 3)))
+    for event in events:
+        if "dur" in event:
+            event["dur"] += 0.00093750
+    result = profile_of(tmp_path / "t.json", json.dumps(events))
+    assert result.kernels["duration_us"].mod(1).between(0.0009, 0.0011).all()
+
+
+def test_types_of_a_trace_are_those_of_names(tmp_path: Path) -> None:
+    """A trace has no operator types, and a name may tell them wrongly: GE calls a TransData trans_TransData_7."""
+    kernels = deepseek(1, 1, 3)
+    assert said(profile_of(tmp_path / "t.json", npu_trace(kernels)), "operator types", "names")
+    assert not said(profile_of(tmp_path / "k.csv", kernel_details(kernels)), "names")
+
+
 def replays(cut: int, end: int, streams: int, pause: int, ids: str) -> tuple[str, list[Kernel]]:
     """Return an op_summary of a graph's executions without the first ``cut`` and last ``end`` kernels, and whole ones.
 
@@ -370,12 +422,13 @@ TABLE = "ASCEND_PROFILER_OUTPUT/kernel_details.csv"
          "PROF_1/mindstudio_profiler_output/op_summary_20251128052000.csv", 0),
         ("copy/kernel_details.csv", "kernel_details.csv", None),
         ("trace_1.1764300000000.pt.trace.json", "trace_1.1764300009000.pt.trace.json", 0),
+        ("timeline/msprof_0_2_1.json", "timeline/msprof_0_2_10.json", 500_000),
     ],
 )  # fmt: skip
 def test_two_recordings_of_a_rank_are_not_two_ranks(
     tmp_path: Path, first: str, second: str, later_us: int | None
 ) -> None:
-    """The same process, the same device hours later, or two exports of one: the later is shown, both are named."""
+    """One process, one device hours later or in one folder, two exports: the later is shown, both are named."""
     slow = [replace(k, start=2 * k.start, duration=2 * k.duration) for k in deepseek(3, 1, 3)]
     fast = slow if later_us is None else [replace(k, start=k.start + later_us) for k in deepseek(3, 1, 3)]
     writer = op_summary if "op_summary" in first else gpu_trace if "json" in first else kernel_details

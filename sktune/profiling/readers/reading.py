@@ -27,7 +27,7 @@ _STAMP = re.compile(r"(?<!\d)\d{8,}(?!\d)")
 """The time in the name of a recording's folder, or of an exported file."""
 _RANK = re.compile(r"profiler_info_(\d+)\.json")
 MAX_APART_NS = 1_000_000_000
-"""Ranks of one run are recorded together; the clocks of hosts differ by less."""
+"""Ranks of one run are recorded together; the clocks of hosts, whose files have different folders, differ by less."""
 _AS_TEXT = (
     "export it as text, with torch_npu.profiler.profiler.analyse(FOLDER, export_type=['text']) or "
     "`msprof --export=on --type=text --output=FOLDER`"
@@ -124,7 +124,8 @@ def _of_different_ranks(recordings: list[_Recording], left_out: LeftOut) -> list
     kept: list[_Recording] = []
     for recording in sorted(recordings, key=lambda each: (each.table.span_ns[0], _natural(str(each.path)))):
         for place, other in enumerate(kept):
-            is_apart = recording.table.span_ns[0] - other.table.span_ns[1] > MAX_APART_NS
+            apart_ns = 0 if recording.path.parent == other.path.parent else MAX_APART_NS
+            is_apart = recording.table.span_ns[0] - other.table.span_ns[1] > apart_ns
             same_devices = set(recording.table.frame["device"]) == set(other.table.frame["device"])
             is_copy = recording.table.span_ns == other.table.span_ns
             if same_devices and (recording.rank == other.rank or is_apart or is_copy):

@@ -38,7 +38,9 @@ WRAPPER_SHARE = 0.5
 
 _OF_PROCESS = " of process "
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-_LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime")
+_LAUNCHES = re.compile(r"\w+_(runtime|driver)|(en|de)queue")
+_TO_DEVICE = re.compile(r"launch|queue|memcpy|submit", re.IGNORECASE)
+"""Of the host's calls of a runtime, those that give work to a device."""
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _NPU_COLLECTIVE = re.compile(r"(hcom_|hccl)[^@]*$", re.IGNORECASE)
 # Collectives of these processes ran on the device; those of others are the host's calls.
@@ -95,8 +97,10 @@ class _Trace:
 
     Attributes:
         launches: when the host launched what has a number.
+        to_device: how often the host gave work to a device.
         marks: start, end and number of steps, by the process that has them, on the device and on the host.
-        processes: names and labels by process.
+        names, labels: of processes.
+        groups: lanes of communication, by process and thread; collectives on them may have any name.
     """
 
     gpu: _Rows = field(default_factory=_Rows)
@@ -104,20 +108,25 @@ class _Trace:
     collectives: _Rows = field(default_factory=_Rows)
     cpu: _Rows = field(default_factory=_Rows)
     launches: dict[int, int] = field(default_factory=dict)
+    to_device: int = 0
     gpu_marks: dict[str, list[Mark]] = field(default_factory=dict)
     host_marks: dict[str, list[Mark]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    groups: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, event: Event) -> None:
         """Add an event to its table."""
         kind, name, args = event.get("cat"), str(event.get("name", "")), event.get("args")
         args = args if isinstance(args, dict) else {}
+        place = str(event.get("pid", 0)), str(event.get("tid", 0))
         if event.get("ph") == "M":
             if name == "process_name":
                 self.names[str(event.get("pid", 0))] = str(args.get("name", ""))
             elif name == "process_labels":
                 self.labels[str(event.get("pid", 0))] = str(args.get("labels", ""))
+            elif name == "thread_name" and "Communication" in str(args.get("name")):
+                self.groups.add(place)
             return
         if event.get("ph") not in ("X", "B"):  # what only begins has no duration: it counts as one without a valid time
             return
@@ -132,14 +141,16 @@ class _Trace:
             marks = self.gpu_marks if kind == "gpu_user_annotation" else self.host_marks
             mark = (start, start + exact_ns(event.get("dur", 0)), int(match[1][:MAX_DIGITS]))
             marks.setdefault(str(event.get("pid", 0)), []).append(mark)
-        elif kind in _LAUNCHES:
+        elif _LAUNCHES.fullmatch(str(kind)):
+            self.to_device += bool(_TO_DEVICE.search(name))
             if isinstance(args.get("correlation"), int):
                 self.launches[args["correlation"]] = exact_ns(event["ts"])
         elif kind == "cpu_op":
             self.cpu.add(event, "cpu", str(event.get("tid", 0)), "CPU")
-        elif kind is None and _NPU_COLLECTIVE.match(name) and not _OF_HOST & args.keys():
+        elif kind is None and (place in self.groups or _NPU_COLLECTIVE.match(name)) and not _OF_HOST & args.keys():
             self.collectives.add(event, "", f"communication {event.get('tid', 0)}", "HCCL")
         elif isinstance(args.get("connection_id"), int):  # CANN's side of a launch
+            self.to_device += 1
             self.launches.setdefault(args["connection_id"], exact_ns(event["ts"]))
 
 
@@ -177,8 +188,15 @@ def _kernels(trace: _Trace, left_out: LeftOut) -> tuple[str, pd.DataFrame]:
         source, frame = "gpu_trace", trace.gpu.frame()
     elif trace.npu.name or trace.collectives.name:
         source, frame = "npu_trace", _npu_kernels(trace, left_out)
+        left_out.say("a trace has no operator types: they are taken from the kernels' names")
     else:
         source, frame = "cpu_trace", trace.cpu.frame()
+        if trace.to_device:
+            left_out.say(
+                f"the host gave work to a device {trace.to_device} times, but the trace has none of its kernels: "
+                "the host's operators are shown; record the device's activities, too",
+                forbids=True,
+            )
     frame["device"] = _told_apart(frame, left_out)
     frame = only_kernels(_cpu_kernels(frame) if source == "cpu_trace" else frame, left_out, "events")
     rules: dict[str, Callable[[str], str]] = {"gpu_trace": type_of_gpu_name, "npu_trace": type_of_npu_name}
