@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer.main
 
 from sktune.analysis.analyze import AnalysisRequest, analyze
 from sktune.analysis.decision import (
@@ -35,7 +34,7 @@ from sktune.analysis.recommendation import recommend
 from sktune.analysis.sentences import SENTENCES
 from sktune.backends import availability
 from sktune.backends.availability import best_backend
-from sktune.cli import app
+from sktune.cli.app import load
 from sktune.core.errors import BadInputError
 from sktune.core.events.search import SearchStarted, TargetReady
 from sktune.core.language import LANGUAGES, Sentences
@@ -639,7 +638,7 @@ def test_the_next_commands_are_commands(
     """The command line parses each of them."""
     study = fake_study(tmp_path, ALL_PASS)
     analysis, _ = analysis_of(study, monkeypatch, folder=folder, goal=goal, batch=2, seed=3)
-    group: Any = typer.main.get_command(app)
+    group = load()
     names = [shlex.split(command.line)[1] for command in analysis.commands]
     assert names[0] == "apply" and names[-2:] == ["search", "show"]
     for command in analysis.commands:
