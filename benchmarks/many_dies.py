@@ -31,7 +31,7 @@ from benchmarks.landscape import Landscape, gain, measured
 from benchmarks.search import landscape_source
 from sktune.core.outcome import Outcome
 from sktune.core.space import SearchSpace
-from sktune.engines.base import Began, Call, EngineEvent, OnEvent, Worker
+from sktune.engines.base import Began, EngineEvent, OnEvent, RunnerCall, Worker
 from sktune.runners.base import JudgeRequest, Report
 from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
@@ -118,7 +118,7 @@ class ManyDies(FaultyEngine):
                 self._at(at_s - self.clock.now_s, None, partial(self._lose_host, host))
         return self
 
-    def submit(self, worker: Worker, call: Call, /) -> None:
+    def submit(self, worker: Worker, call: RunnerCall, /) -> None:
         """See ``Engine.submit``."""
         self.advance()
         seconds = OPEN_S
@@ -140,7 +140,7 @@ class ManyDies(FaultyEngine):
         self.clock.now_s += now_s - self._spent_s
         self._spent_s = now_s
 
-    def _answer(self, worker: Worker, call: Call) -> Sequence[EngineEvent]:
+    def _answer(self, worker: Worker, call: RunnerCall) -> Sequence[EngineEvent]:
         began_s = time.process_time()
         if call.method == "judge":
             self.account.spans.append(self._due.pop(worker))

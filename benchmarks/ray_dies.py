@@ -24,7 +24,7 @@ from sktune.engines.base import EngineEvent, Worker
 from sktune.engines.cluster import THREADS, on_host
 from sktune.engines.die_actor import DieActor
 from sktune.engines.dies import kind_of
-from sktune.engines.host_group import Place
+from sktune.engines.host_group import WorkerPlace
 from sktune.engines.ray_engine import RayEngine, _Actor
 from sktune.runners.base import JudgeRequest, Report, RunnerSetup
 from sktune.tuning.loop import run
@@ -59,7 +59,7 @@ class Box:
     def __init__(self) -> None:
         self._dies: dict[int, DieActor] = {}
 
-    def start(self, place: Place, setup: RunnerSetup) -> Worker:
+    def start(self, place: WorkerPlace, setup: RunnerSetup) -> Worker:
         """Start a die's worker."""
         slot = place.number
         self._dies[slot] = DieActor(kind_of(setup.spec), slot, os.environ.get(THREADS), Path.cwd())
@@ -92,7 +92,7 @@ class BoxedRayEngine(RayEngine):
 
     _boxes: dict[int, Any]
 
-    def _started(self, place: Place) -> _Actor:
+    def _started(self, place: WorkerPlace) -> _Actor:
         self._boxes = getattr(self, "_boxes", {})
         number = place.number // DIES_PER_PROCESS
         if number not in self._boxes:

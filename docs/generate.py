@@ -16,9 +16,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from typer.core import TyperGroup
-from typer.main import get_command
 
-from sktune.cli import app
+from sktune.cli.app import load
 from sktune.core.events import EVENTS, Event
 from sktune.core.events.base import Absent
 from sktune.core.events.search import SEARCH_EVENTS, ModelsFinished
@@ -283,13 +282,12 @@ def laid_out(value: Any, indent: int = 0) -> str:
 
 def cli_page() -> str:
     """Return the page of all commands and options."""
-    group = get_command(app)
     head = (
         "# Command line\n\n"
         f"Generated from code by `{COMMAND}`. `sktune COMMAND --help` prints the same, and `sktune --version`\n"
         "prints the version. See also [exit codes](exit-codes.md).\n"
     )
-    return head + "".join(f"\n{_command(name, command)}" for name, command in commands(group))
+    return head + "".join(f"\n{_command(name, command)}" for name, command in commands(load()))
 
 
 def commands(command: Any, path: str = "sktune") -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sktune
+from sktune.cli.app import MODULE_OF, SUMMARY_OF, load
 
 PACKAGE = Path(sktune.__file__).parent
 
@@ -140,9 +141,29 @@ def test_the_public_names_exist() -> None:
         assert getattr(sktune, name) is not None
 
 
-def test_the_command_starts_without_torch() -> None:
-    """So help, errors and results of finished studies come immediately."""
-    code = "import sys, sktune.cli; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serach"]])
+def test_help_and_mistakes_need_no_library(arguments: list[str]) -> None:
+    """So they come at once."""
+    heavy = {"torch", "pandas", "libcst", "sqlalchemy", "plotly", "optuna", "numpy", "scipy"}
+    code = (
+        f"import sys, sktune.cli; sys.argv[1:] = {arguments!r}\n"
+        f"try: sktune.cli.main()\nfinally: assert not {heavy!r} & sys.modules.keys(), sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "AssertionError" not in done.stderr
+
+
+def test_the_list_of_commands_has_their_first_paragraphs() -> None:
+    """The list is shown without importing them."""
+    commands = load().commands
+    helps = {name: " ".join((commands[name].help or "").split("\n\n")[0].split()) for name in SUMMARY_OF}
+    assert helps == SUMMARY_OF
+    assert list(MODULE_OF) == list(commands)
+
+
+def test_finished_studies_are_shown_without_torch() -> None:
+    """No command loads it before it is needed."""
+    code = "import sys; from sktune.cli.app import load; load(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

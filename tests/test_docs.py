@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from rich.markdown import Markdown
-from typer.main import get_command
 
-from sktune.cli import app
+from sktune.cli.app import load
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -27,7 +26,7 @@ TRANSLATIONS = {
 PAGES = [README, README_IN_CHINESE, *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 MAX_LINES_OF_README = 120
-COMMAND: Any = get_command(app)
+COMMAND: Any = load()
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")

@@ -53,7 +53,7 @@ LOCK_WAIT_S = 2.0
 DAMAGED = "delete it, and start the job again if it is needed"
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """What a job is doing, or how its last run ended."""
 
     RUNNING = "running"
@@ -64,7 +64,7 @@ class State(StrEnum):
     DIED = "died"
 
 
-_CLOSING = {CommandFailed.event: State.FAILED, CommandStopped.event: State.STOPPED}
+_CLOSING = {CommandFailed.event: JobState.FAILED, CommandStopped.event: JobState.STOPPED}
 
 
 class _JobFile(Document):
@@ -111,16 +111,16 @@ class Job:
         return is_held(self.folder / "lock")
 
     @property
-    def state(self) -> State:
+    def state(self) -> JobState:
         """What it is doing, or how its last run ended."""
         alive = self.is_alive  # read before the events: it may print the last one in between
         last = next((event["event"] for event in reversed(self.events(self.begins_at)[0])), "")
-        if closed := {**_CLOSING, self.ends_with: State.FINISHED}.get(last):
+        if closed := {**_CLOSING, self.ends_with: JobState.FINISHED}.get(last):
             return closed  # its process may still be cleaning up
         was_asked = (self.folder / "stop").exists()
         if alive:
-            return State.STOPPING if was_asked else State.RUNNING
-        return State.STOPPED if was_asked else State.DIED
+            return JobState.STOPPING if was_asked else JobState.RUNNING
+        return JobState.STOPPED if was_asked else JobState.DIED
 
     def events(self, since: int = 0) -> tuple[list[dict[str, Any]], int]:
         """Return the events of all its runs from line ``since`` on, counted from 0, and the number of the next line.
@@ -130,7 +130,7 @@ class Job:
         lines = _lines(self.folder)
         return [event for line in lines[since:] if (event := parse_event(line))], len(lines)
 
-    def state_and_events(self, since: int) -> tuple[State, list[dict[str, Any]], int]:
+    def state_and_events(self, since: int) -> tuple[JobState, list[dict[str, Any]], int]:
         """Return ``state`` and ``events(since)``; one that has ended comes with its last event."""
         state = self.state  # first: a last event may be printed in between
         return state, *self.events(since)

@@ -31,7 +31,7 @@ from mcp.types import (
 from pydantic import Field, ValidationError
 
 from sktune.agents import jobs
-from sktune.agents.jobs import COMMAND, Job, State
+from sktune.agents.jobs import COMMAND, Job, JobState
 from sktune.agents.permissions import Permissions
 from sktune.analysis.model_folder import model_or_recipe
 from sktune.backends import backend_info
@@ -365,7 +365,7 @@ class Tools:
         job = jobs.start(self._runs, name, words, ends_with=ends_with, is_timed=is_timed)
         job.wait(job.begins_at, STARTED_S)
         reached, events, number = job.state_and_events(job.begins_at)
-        if reached in (State.FAILED, State.DIED):
+        if reached in (JobState.FAILED, JobState.DIED):
             message = events[-1].get("message") if events else None
             raise BadInputError(message or f"{name!r} died; see {job.log}, then start it again")
         return self._state(name, job) | {"events": events, "next": number}

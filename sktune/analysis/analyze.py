@@ -12,9 +12,9 @@ from typing import Any
 
 from sktune.analysis import report
 from sktune.analysis.decision import BEST, FIRST, GOALS, Findings, ScopeOption, walk_tree
-from sktune.analysis.guide_options import OptionResult, Status, option_results
+from sktune.analysis.guide_options import OptionResult, OptionStatus, option_results
 from sktune.analysis.model import Analysis, Command, walk_lines, walk_summary
-from sktune.analysis.model_folder import Place, model_or_recipe, place_of, planned_change
+from sktune.analysis.model_folder import ModelFolder, model_or_recipe, place_of, planned_change
 from sktune.analysis.recommendation import Recommendation, recommend, risks
 from sktune.analysis.sentences import SENTENCES
 from sktune.backends.availability import BackendChoice, best_backend
@@ -57,7 +57,7 @@ class AnalysisRequest:
     search: Request
     goal: str
     language: Language
-    place: Place | None = None
+    place: ModelFolder | None = None
     out: Path | None = None
 
     @classmethod
@@ -184,7 +184,7 @@ class _Guide:
             layout, source = profile_hints.with_time_shares(layout, self._search.profile), "profile"
         attention = [row.status for row in options if row.option is ScopeOption.ATTENTION and row.trial is not None]
         # A simulation does not compare bits.
-        passed = attention[0] in (Status.PASSED, Status.SLOWER) if attention and not is_simulated else None
+        passed = attention[0] in (OptionStatus.PASSED, OptionStatus.SLOWER) if attention and not is_simulated else None
         return Findings.of(layout, self._request.goal, source, passed)
 
 

@@ -81,7 +81,7 @@ class ModuleShares:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TreeStep:
     """A question, its answer, and the option that the answer leads to, if any."""
 
     question: str
@@ -90,7 +90,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class TreeWalk:
     """A path through the tree.
 
     Attributes:
@@ -98,7 +98,7 @@ class Walk:
         choice: the option at its end: for a first attempt the first one on the path, else the last.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[TreeStep, ...]
     choice: ScopeOption
 
 
@@ -167,12 +167,12 @@ def module_shares(layout: Layout, source: str) -> ModuleShares:
     return ModuleShares(**sums, source=source)
 
 
-def walk_tree(findings: Findings) -> Walk:
+def walk_tree(findings: Findings) -> TreeWalk:
     """Ask the tree's questions, and return the path that the answers take."""
     kind = findings.model_type
-    steps = [Step("model_type", kind, ScopeOption.CUSTOM if kind is ModelType.OTHER else None)]
+    steps = [TreeStep("model_type", kind, ScopeOption.CUSTOM if kind is ModelType.OTHER else None)]
     for question in TREE[kind]:
         answer = findings.answer(question.name)
-        steps.append(Step(question.name, answer, question.leads.get(answer)))
+        steps.append(TreeStep(question.name, answer, question.leads.get(answer)))
     options = [step.leads_to for step in steps if step.leads_to]
-    return Walk(tuple(steps), options[0] if findings.goal == FIRST else options[-1])
+    return TreeWalk(tuple(steps), options[0] if findings.goal == FIRST else options[-1])

@@ -24,7 +24,7 @@ NAMES: Mapping[ScopeOption, str] = {
 """Names of the starting points that are options of the guide."""
 
 
-class Status(StrEnum):
+class OptionStatus(StrEnum):
     """The result of an option."""
 
     PASSED = "passed"
@@ -40,9 +40,9 @@ class Status(StrEnum):
     NO_LAYERS = "no_layers"
 
 
-_OF_REASON: Mapping[Reason | None, Status] = {
-    None: Status.PASSED,
-    **{reason: Status(reason.value) for reason in Reason},
+_OF_REASON: Mapping[Reason | None, OptionStatus] = {
+    None: OptionStatus.PASSED,
+    **{reason: OptionStatus(reason.value) for reason in Reason},
 }
 
 
@@ -58,7 +58,7 @@ class OptionResult:
     """
 
     option: ScopeOption
-    status: Status
+    status: OptionStatus
     trial: int | None = None
     plan: Plan | None = None
     speedup: Speedup | None = None
@@ -69,12 +69,12 @@ class OptionResult:
     @property
     def exists(self) -> bool:
         """Whether the model has the modules that the option covers."""
-        return self.status not in (Status.NO_MOE, Status.NO_ATTENTION, Status.NO_LAYERS)
+        return self.status not in (OptionStatus.NO_MOE, OptionStatus.NO_ATTENTION, OptionStatus.NO_LAYERS)
 
     @property
     def is_faster(self) -> bool:
         """Whether it passed, and beats the baseline by more than the noise."""
-        return self.status is Status.PASSED and self.comparison == Comparison.FASTER
+        return self.status is OptionStatus.PASSED and self.comparison == Comparison.FASTER
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -117,7 +117,9 @@ def option_results(result: SearchResult, space: SearchSpace) -> tuple[OptionResu
             records.append(record)
             results.append(_of_trial(option, record, result))
         else:
-            results.append(OptionResult(option, Status.NOT_REACHED if name in plans else _why_none(option, space)))
+            results.append(
+                OptionResult(option, OptionStatus.NOT_REACHED if name in plans else _why_none(option, space))
+            )
     return (*results, _custom(result, records))
 
 
@@ -140,7 +142,7 @@ def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) ->
     status, comparison, detail = _OF_REASON[outcome.reason], outcome.comparison, outcome.detail
     final = result.final_speedup(row) if row else None
     if row and row.bit_identical is False:  # only the fresh process found this
-        status, detail = (Status.MISMATCH if row.speedup else Status.COMPILE_FAILED), row.verdict
+        status, detail = (OptionStatus.MISMATCH if row.speedup else OptionStatus.COMPILE_FAILED), row.verdict
     elif final and result.comparison:
         comparison = Threshold(result.comparison.noise_floor).comparison(final)
     return OptionResult(
@@ -149,13 +151,13 @@ def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) ->
     )  # fmt: skip
 
 
-def _why_none(option: ScopeOption, space: SearchSpace) -> Status:
+def _why_none(option: ScopeOption, space: SearchSpace) -> OptionStatus:
     """Return what the model lacks, for an option without a starting point."""
     kinds = space.layout.kinds
     if not kinds:
-        return Status.NO_LAYERS
+        return OptionStatus.NO_LAYERS
     has_attention = any(is_attention(key) for keys in kinds.values() for key in keys)
-    return Status.NO_MOE if has_attention or option is ScopeOption.MOE else Status.NO_ATTENTION
+    return OptionStatus.NO_MOE if has_attention or option is ScopeOption.MOE else OptionStatus.NO_ATTENTION
 
 
 def _custom(result: SearchResult, of_options: Sequence[TrialRecord]) -> OptionResult:
@@ -166,4 +168,4 @@ def _custom(result: SearchResult, of_options: Sequence[TrialRecord]) -> OptionRe
     winner = [record for record in best if result.winner and record.number == result.winner.number]
     if best:
         return _of_trial(ScopeOption.CUSTOM, (winner or best)[0], result)
-    return OptionResult(ScopeOption.CUSTOM, Status.NONE_PASSED if others else Status.NOT_REACHED)
+    return OptionResult(ScopeOption.CUSTOM, OptionStatus.NONE_PASSED if others else OptionStatus.NOT_REACHED)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sktune.analysis.decision import Findings, ScopeOption, Step, Walk
+from sktune.analysis.decision import Findings, ScopeOption, TreeStep, TreeWalk
 from sktune.analysis.guide_options import OptionResult
-from sktune.analysis.model_folder import Place, PlannedChange
+from sktune.analysis.model_folder import ModelFolder, PlannedChange
 from sktune.analysis.recommendation import Recommendation, Risk
 from sktune.core.language import Sentences
 from sktune.core.outcome import Speedup
@@ -48,12 +48,12 @@ class Analysis:
     batch: int | None
     result: SearchResult
     findings: Findings
-    walk: Walk
+    walk: TreeWalk
     profile: Mapping[str, Any] | None
     options: tuple[OptionResult, ...]
     recommendation: Recommendation
     plan: Path | None
-    place: Place | None
+    place: ModelFolder | None
     change: PlannedChange | None
     risks: tuple[Risk, ...]
     commands: tuple[Command, ...]
@@ -126,7 +126,7 @@ class Analysis:
         }
 
 
-def walk_summary(text: Sentences, findings: Findings, walk: Walk) -> dict[str, Any]:
+def walk_summary(text: Sentences, findings: Findings, walk: TreeWalk) -> dict[str, Any]:
     """Return a path through the tree as plain values, with a sentence for each step."""
     return {
         **findings.to_dict(),
@@ -143,7 +143,7 @@ def walk_summary(text: Sentences, findings: Findings, walk: Walk) -> dict[str, A
     }
 
 
-def walk_lines(text: Sentences, findings: Findings, walk: Walk) -> list[str]:
+def walk_lines(text: Sentences, findings: Findings, walk: TreeWalk) -> list[str]:
     """Return the path as lines of text: the shares of the step, the questions, and the option at its end."""
     lines = []
     shares = findings.shares
@@ -155,7 +155,7 @@ def walk_lines(text: Sentences, findings: Findings, walk: Walk) -> list[str]:
     return [*lines, text("tree.choice", option=option_text(text, walk.choice))]
 
 
-def step_text(text: Sentences, findings: Findings, step: Step) -> str:
+def step_text(text: Sentences, findings: Findings, step: TreeStep) -> str:
     """Return a question with its answer, and the option that it leads to."""
     shares = findings.shares
     kinds = ", ".join(f"{kind} ({count})" for kind, count in findings.kinds.items()) or "-"

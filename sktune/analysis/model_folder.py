@@ -16,7 +16,7 @@ SETTINGS = (MODE, FLAG, "batch_size", "next_n")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelFolder:
     """A model folder, and its YAML if known.
 
     Attributes:
@@ -39,7 +39,7 @@ class PlannedChange:
     refused: str = ""
 
 
-def place_of(folder: Path | None, yaml_file: Path | None) -> Place | None:
+def place_of(folder: Path | None, yaml_file: Path | None) -> ModelFolder | None:
     """Return the place that a user names; None without a folder.
 
     Raises:
@@ -55,11 +55,11 @@ def place_of(folder: Path | None, yaml_file: Path | None) -> Place | None:
         try:
             yaml_file = only_yaml(folder)
         except BadInputError:
-            return Place(folder, None, {})  # planned_change reports it
+            return ModelFolder(folder, None, {})  # planned_change reports it
     yaml_file = named_in(folder, yaml_file)
     settings = by_key(read_settings(yaml_file))
     used = {name: settings[name] for name in SETTINGS if isinstance(settings.get(name), bool | int | float | str)}
-    return Place(folder, yaml_file, used, _batch(settings))
+    return ModelFolder(folder, yaml_file, used, _batch(settings))
 
 
 def _batch(settings: Mapping[str, Any]) -> int:
@@ -94,7 +94,7 @@ def model_or_recipe(model: str | None, recipe: Path | None, folder: Path | None)
     )
 
 
-def planned_change(place: Place, plan: Path) -> PlannedChange:
+def planned_change(place: ModelFolder, plan: Path) -> PlannedChange:
     """Return the change that the plan file ``plan`` makes in ``place``; nothing is written."""
     try:
         change = source_change(read_plan_file(plan), place.folder, place.yaml)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sktune.analysis.decision import FIRST, ScopeOption, Walk
-from sktune.analysis.guide_options import OptionResult, Status, figures, improvement_percent, option_of
-from sktune.analysis.model_folder import Place
+from sktune.analysis.decision import FIRST, ScopeOption, TreeWalk
+from sktune.analysis.guide_options import OptionResult, OptionStatus, figures, improvement_percent, option_of
+from sktune.analysis.model_folder import ModelFolder
 from sktune.core.language import Sentences
 from sktune.core.outcome import Reason, Speedup
 from sktune.core.plan import Plan
@@ -63,7 +63,7 @@ class Risk:
     text: str
 
 
-def recommend(result: SearchResult, options: Sequence[OptionResult], walk: Walk, goal: str) -> Recommendation:
+def recommend(result: SearchResult, options: Sequence[OptionResult], walk: TreeWalk, goal: str) -> Recommendation:
     """Return the search's winner; for a first attempt the tree's choice or, if not faster, the narrowest that is."""
     if goal == FIRST:
         by_preference = sorted(options, key=lambda row: row.option is not walk.choice)  # stable: the narrowest first
@@ -89,7 +89,7 @@ def risks(
     recommendation: Recommendation,
     model: str,
     batch: int | None,
-    place: Place | None,
+    place: ModelFolder | None,
 ) -> tuple[Risk, ...]:
     """Return all risks, the most important first.
 
@@ -134,7 +134,7 @@ def _of_figures(text: Sentences, result: SearchResult, recommendation: Recommend
 
 
 def _of_the_model(
-    text: Sentences, result: SearchResult, model: str, batch: int | None, place: Place | None
+    text: Sentences, result: SearchResult, model: str, batch: int | None, place: ModelFolder | None
 ) -> Iterable[Risk]:
     facts = result.facts
     if facts.fingerprint.get("scale") in ("tiny", "small"):
@@ -182,7 +182,7 @@ def _of_trials(text: Sentences, result: SearchResult, options: Sequence[OptionRe
         blamed = _blamed(text, [outcome.blamed for outcome in broken])
         sentence = text("risk.failed", count=len(broken), trials=trials, reasons=reasons, blamed=blamed)
         yield Risk("failed", sentence)
-    not_reached = [text(f"option.{row.option}") for row in options if row.status is Status.NOT_REACHED]
+    not_reached = [text(f"option.{row.option}") for row in options if row.status is OptionStatus.NOT_REACHED]
     if not_reached:
         yield Risk("not_reached", text("risk.not_reached", options=", ".join(not_reached)))
 

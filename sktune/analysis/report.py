@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sktune.analysis.guide_options import OptionResult, Status, improvement_percent
+from sktune.analysis.guide_options import OptionResult, OptionStatus, improvement_percent
 from sktune.analysis.model import Analysis, option_text, walk_lines
 from sktune.analysis.model_folder import SETTINGS
 from sktune.analysis.performance import baseline_performance, performance_comparison
@@ -184,11 +184,11 @@ def options_rows(analysis: Analysis) -> list[tuple[str, ...]]:
 
 def _option_row(analysis: Analysis, row: OptionResult) -> tuple[str, ...]:
     text = analysis.text
-    is_unverified = row.status is Status.PASSED and analysis.result.is_simulated
+    is_unverified = row.status is OptionStatus.PASSED and analysis.result.is_simulated
     status = text("status.simulated" if is_unverified else f"status.{row.status}")
     if row.trial is not None and row.trial == analysis.recommendation.trial:
         status = f"{status} ({text('same_as_winner')})"
-    if row.detail and row.status not in (Status.PASSED, Status.SLOWER):
+    if row.detail and row.status not in (OptionStatus.PASSED, OptionStatus.SLOWER):
         status = f"{status}: {row.detail}"
     head = (option_text(text, row.option), "-" if row.trial is None else str(row.trial), status)
     if (speedup := row.speedup) is None:

@@ -53,7 +53,7 @@ class Core(StrEnum):
         return cubes, vectors.get(self, 0)
 
 
-class Reason(StrEnum):
+class UnfusedReason(StrEnum):
     """Why a task is not fused; the names are those of ``sk_fusion_fail_reasons.log``."""
 
     OP_UNSUPPORT = "kernel not built for SuperKernels"
@@ -74,7 +74,7 @@ class RefusedGraphError(SktuneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class CapturedTask:
     """A task of the captured graph, in the order of capture.
 
     Attributes:
@@ -91,7 +91,7 @@ class Task:
     name: str | None = None
     core: Core = Core.VECTOR
     blocks: int = 1
-    obstacle: Reason | None = None
+    obstacle: UnfusedReason | None = None
     needs_all_cores: bool = False
     event: int = 0
     is_external: bool = False
@@ -110,7 +110,7 @@ class SplitOptions:
 
 
 @dataclass(slots=True)
-class Node:
+class SplitNode:
     """A task while the graph is split; a marker is three nodes.
 
     ``waits`` are the nodes that wait for a record, ``notify`` the record for which a node waits. ``expanded`` are the
@@ -125,7 +125,7 @@ class Node:
     cores: tuple[int, int] = (0, 0)
     needs_all_cores: bool = False
     can_fuse: bool = False
-    reason: Reason | None = None
+    reason: UnfusedReason | None = None
     detail: str = ""
     marker: Kind | None = None
     is_marker: bool = False
@@ -148,7 +148,7 @@ class Node:
         """Cube and vector cores that it holds while it runs."""
         return self.expanded if self.kind is Kind.RECORD else self.cores
 
-    def refuse(self, reason: Reason, detail: str = "") -> None:
+    def refuse(self, reason: UnfusedReason, detail: str = "") -> None:
         """Leave it out."""
         self.can_fuse, self.reason, self.detail = False, reason, detail
 
@@ -162,7 +162,7 @@ class CapturedGraph:
         names: of scopes, in the order in which streams, one after the other, name them.
     """
 
-    def __init__(self, tasks: Sequence[Task], options: SplitOptions) -> None:
+    def __init__(self, tasks: Sequence[CapturedTask], options: SplitOptions) -> None:
         self.nodes = list(_nodes(tasks))
         count = 1 + max((task.stream for task in tasks), default=-1)
         self.streams = [[node.id for node in self.nodes if node.stream == stream] for stream in range(count)]
@@ -190,16 +190,16 @@ class CapturedGraph:
             for one, another in pairwise(ids):
                 self.nodes[one].next, self.nodes[another].previous = another, one
 
-    def _register(self, node: Node) -> None:
+    def _register(self, node: SplitNode) -> None:
         if node.is_marker and node.name and node.can_fuse:
             if len(self.names) >= MAX_SCOPES:
-                node.refuse(Reason.EXCEED_SCOPE_MAX)
+                node.refuse(UnfusedReason.EXCEED_SCOPE_MAX)
             elif node.name not in self.names:
                 self.names.append(node.name)
         if node.kind in EVENTS:
             self._add_event(node)
 
-    def _add_event(self, node: Node) -> None:
+    def _add_event(self, node: SplitNode) -> None:
         if node.kind is Kind.RECORD:
             if node.event in self._notifies:
                 raise RefusedGraphError(f"{node.event[0]} {node.event[1]} is recorded twice")
@@ -209,10 +209,10 @@ class CapturedGraph:
 
     def _read_scopes(self) -> None:
         """Give each node the set of open named scopes; with names in the graph, all outside of scopes is left out."""
-        opened: list[tuple[str, Reason | None]] = []
+        opened: list[tuple[str, UnfusedReason | None]] = []
         for node in self.nodes:
             if node.marker is Kind.BEGIN:
-                refused = node.reason or Reason.IN_UNFUSIBLE_SCOPE
+                refused = node.reason or UnfusedReason.IN_UNFUSIBLE_SCOPE
                 opened.append((node.name, None if node.can_fuse else refused))
             node.scopes = frozenset(name for name, reason in opened if reason is None)
             if node.marker is Kind.END:
@@ -220,7 +220,7 @@ class CapturedGraph:
             elif not node.is_marker:
                 reason = next((reason for _, reason in reversed(opened) if reason), None)
                 if self.names and not opened:
-                    node.refuse(Reason.NOT_IN_SCOPE)
+                    node.refuse(UnfusedReason.NOT_IN_SCOPE)
                 elif reason:
                     node.refuse(reason)
             if node.is_marker:
@@ -242,7 +242,7 @@ class CapturedGraph:
                 self._add_event(node)
 
     @staticmethod
-    def _pair_values(writes: Sequence[Node], waits: Sequence[Node], bypass: int) -> None:
+    def _pair_values(writes: Sequence[SplitNode], waits: Sequence[SplitNode], bypass: int) -> None:
         expected = {(node.value, node.flag) for node in waits}
         if writes and len(expected) > 1:
             raise RefusedGraphError("tasks wait for different values at one address")
@@ -266,7 +266,7 @@ class CapturedGraph:
                 self.nodes[each].notify = notify
 
 
-def _nodes(tasks: Sequence[Task]) -> Iterator[Node]:
+def _nodes(tasks: Sequence[CapturedTask]) -> Iterator[SplitNode]:
     """Yield the nodes of tasks: two placeholders follow a begin, and precede an end."""
     count = 0
     for index, task in enumerate(tasks):
@@ -278,8 +278,8 @@ def _nodes(tasks: Sequence[Task]) -> Iterator[Node]:
             count += 1
 
 
-def _node(number: int, index: int, task: Task, marker: Kind | None) -> Node:
-    node = Node(number, index, task.kind, task.stream)
+def _node(number: int, index: int, task: CapturedTask, marker: Kind | None) -> SplitNode:
+    node = SplitNode(number, index, task.kind, task.stream)
     if task.kind in MARKERS:
         named = task.name not in (None, UNFUSED_NAME)
         node.kind, node.cores, node.marker, node.is_marker = Kind.KERNEL, (0, 1), marker, True
@@ -289,15 +289,15 @@ def _node(number: int, index: int, task: Task, marker: Kind | None) -> Node:
         node.can_fuse, node.reason = task.obstacle is None, task.obstacle
     elif task.kind in EVENTS:
         node.event, node.can_fuse = ("event", task.event), not task.is_external
-        node.reason = Reason.EXTERNAL_DEPEND if task.is_external else None
+        node.reason = UnfusedReason.EXTERNAL_DEPEND if task.is_external else None
         if task.kind is Kind.RESET:
-            node.refuse(Reason.RESET_TYPE_NODE)
+            node.refuse(UnfusedReason.RESET_TYPE_NODE)
     elif task.kind is not Kind.OTHER:
         node.event, node.value, node.flag, node.has_address = ("address", task.event), task.value, task.flag, True
     return node
 
 
-def _close(opened: list[tuple[str, Reason | None]], name: str) -> None:
+def _close(opened: list[tuple[str, UnfusedReason | None]], name: str) -> None:
     """Close the scope of a name that was opened last, wherever it is: scopes may overlap."""
     for index in reversed(range(len(opened))):
         if opened[index][0] == name:

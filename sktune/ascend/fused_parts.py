@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from sktune.ascend.fusion import Operator, RealisedFusion, ScopeFusion
+from sktune.ascend.fusion import NamedOperator, RealisedFusion, ScopeFusion
 from sktune.ascend.kernel_name import SUPERKERNEL
 from sktune.core.fused_scopes import FusedPart, FusedScope, alike_together
 
@@ -33,6 +33,6 @@ def _fused(scope: ScopeFusion) -> FusedScope:
     return FusedScope((scope.label,), tuple(_part(kernel, list(run)) for kernel, run in runs), tuple(types))
 
 
-def _part(kernel: str, operators: Sequence[Operator]) -> FusedPart:
+def _part(kernel: str, operators: Sequence[NamedOperator]) -> FusedPart:
     types = () if kernel else tuple(operator.type for operator in operators)
     return FusedPart(len(operators), SUPERKERNEL if kernel else "", types)

@@ -18,14 +18,14 @@ import pandas as pd
 from sktune.ascend.cann_log import Explanation
 from sktune.ascend.ge_graph import GeGraph, GeOperator
 from sktune.ascend.kernel_name import SUPERKERNEL, SuperKernelName, parse_superkernel_name
-from sktune.ascend.superkernel_pass import CutRule, cuts_text
+from sktune.ascend.superkernel_pass import PassCut, cuts_text
 from sktune.core.errors import SpaceError
 from sktune.core.plan import Option
 from sktune.core.scope_options import normalise, parse, render
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Operator:
+class NamedOperator:
     """An operator or kernel by its name and type."""
 
     name: str
@@ -46,7 +46,7 @@ class FormedSuperKernel:
     name: str
     first: str
     last: str
-    operators: tuple[Operator, ...] = ()
+    operators: tuple[NamedOperator, ...] = ()
     is_split: bool = False
     is_on_one_stream: bool = False
 
@@ -55,7 +55,7 @@ class FormedSuperKernel:
 class Split:
     """Where a scope was cut in two: the operator that runs in between, or ``""`` if none does.
 
-    ``rule`` says why it cuts, see ``CutRule``; ``""`` if that is not known.
+    ``rule`` says why it cuts, see ``PassCut``; ``""`` if that is not known.
     """
 
     operator: str
@@ -77,11 +77,11 @@ class ScopeFusion:
     """
 
     label: str
-    marked: tuple[Operator, ...] = ()
+    marked: tuple[NamedOperator, ...] = ()
     options: str = ""
     superkernels: tuple[FormedSuperKernel, ...] = ()
     splits: tuple[Split, ...] = ()
-    left_out: tuple[Operator, ...] = ()
+    left_out: tuple[NamedOperator, ...] = ()
     reasons: tuple[str, ...] = ()
 
 
@@ -192,7 +192,7 @@ class _Row:
     """One task of the device."""
 
     stream: str
-    operator: Operator
+    operator: NamedOperator
 
 
 class _Step:
@@ -216,7 +216,7 @@ class _Step:
     def superkernels(self, label: str) -> list[tuple[_Row, SuperKernelName]]:
         return [(self._rows[place], name) for place, name in self._names.items() if name.scope == label]
 
-    def between(self, label: str, members: Mapping[str, "_Members"]) -> Iterator[Operator | None]:
+    def between(self, label: str, members: Mapping[str, "_Members"]) -> Iterator[NamedOperator | None]:
         """Yield what runs between the SuperKernels of a scope on its streams, None where nothing does."""
         places = [place for place, name in self._names.items() if name.scope == label]
         for left, right in pairwise(places):
@@ -229,7 +229,7 @@ class _Step:
             inside = [row.operator for row in self._rows[left + 1 : right] if row.stream in streams]
             yield from inside or (None,)
 
-    def ran(self, names: Collection[str]) -> list[Operator]:
+    def ran(self, names: Collection[str]) -> list[NamedOperator]:
         return [row.operator for row in self._rows if row.operator.name in names and row.operator.type != SUPERKERNEL]
 
 
@@ -237,10 +237,10 @@ class _Step:
 class _Members:
     """The operators inside a SuperKernel, and their streams."""
 
-    operators: list[Operator] = field(default_factory=list)
+    operators: list[NamedOperator] = field(default_factory=list)
     streams: set[str] = field(default_factory=set)
 
-    def of(self, name: SuperKernelName) -> tuple[tuple[Operator, ...], bool, bool]:
+    def of(self, name: SuperKernelName) -> tuple[tuple[NamedOperator, ...], bool, bool]:
         """Return the content of a SuperKernel, whether it is a fragment, and whether it is on one stream."""
         return tuple(self.operators), name.is_fragment, len(self.streams) == 1
 
@@ -263,7 +263,7 @@ def _scope(
     outside = [each for each in between if each and each.type != SUPERKERNEL] + step.ran(names)
     return ScopeFusion(
         label,
-        tuple(Operator(operator.name, operator.type) for operator in marks),
+        tuple(NamedOperator(operator.name, operator.type) for operator in marks),
         marks[0].options if marks else "",
         tuple(
             FormedSuperKernel(
@@ -278,19 +278,19 @@ def _scope(
 
 
 _LOGGED_RULES = {
-    "unfusable": CutRule.NOT_BUILT, "foreign": CutRule.NO_SCOPE, "deadlock": CutRule.DEADLOCK,
-    "sync_all": CutRule.SYNC_ALL,
+    "unfusable": PassCut.NOT_BUILT, "foreign": PassCut.NO_SCOPE, "deadlock": PassCut.DEADLOCK,
+    "sync_all": PassCut.SYNC_ALL,
 }  # fmt: skip
 
 
-def _rule(cutting: Operator, marked: Collection[str], findings: Iterable[Explanation]) -> str:
+def _rule(cutting: NamedOperator, marked: Collection[str], findings: Iterable[Explanation]) -> str:
     """Return why an operator that ran between SuperKernels of a scope cuts it, as far as logs and marks show it."""
     if cutting.type == SUPERKERNEL:
-        return CutRule.OTHER_SCOPE
+        return PassCut.OTHER_SCOPE
     logged = (_LOGGED_RULES.get(each.kind) for each in findings if each.operator_type == cutting.type)
     if rule := next(filter(None, logged), None):
         return rule
-    return (CutRule.LEFT_OUT if cutting.name in marked else CutRule.NO_SCOPE) if marked else ""
+    return (PassCut.LEFT_OUT if cutting.name in marked else PassCut.NO_SCOPE) if marked else ""
 
 
 def _contradictions(label: str, marks: Sequence[GeOperator]) -> Iterator[str]:
@@ -308,14 +308,14 @@ def _members(graphs: Iterable[GeGraph]) -> dict[str, _Members]:
         for operator in graph.device_tasks:
             if operator.superkernel:
                 inside = members.setdefault(operator.superkernel, _Members())
-                inside.operators.append(Operator(operator.name, operator.type))
+                inside.operators.append(NamedOperator(operator.name, operator.type))
                 inside.streams.add(operator.stream)
     return members
 
 
 def _graph_rows(graphs: Iterable[GeGraph]) -> list[_Row]:
     return [
-        _Row(operator.stream, Operator(operator.name, operator.type))
+        _Row(operator.stream, NamedOperator(operator.name, operator.type))
         for graph in graphs
         for operator in graph.device_tasks
         if not operator.superkernel
@@ -329,7 +329,7 @@ def _profile_rows(kernels: pd.DataFrame) -> list[_Row]:
     if not steps.empty:
         frame = frame[frame["step"] == steps.min()]
     columns = zip(frame["stream"].astype(str), frame["name"].astype(str), frame["type"].astype(str), strict=True)
-    rows = [_Row(stream, Operator(name, kind)) for stream, name, kind in columns]
+    rows = [_Row(stream, NamedOperator(name, kind)) for stream, name, kind in columns]
     # A SuperKernel is named after its operators, so a name repeats only in the next step.
     seen: set[str] = set()
     for place, row in enumerate(rows):
@@ -389,7 +389,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def _types(operators: Iterable[Operator]) -> str:
+def _types(operators: Iterable[NamedOperator]) -> str:
     counts = Counter(operator.type for operator in operators).most_common()
     others = sum(count for _, count in counts[6:])
     return ", ".join(f"{count} {kind}" for kind, count in counts[:6]) + (f", {others} others" if others else "")

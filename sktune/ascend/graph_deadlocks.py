@@ -5,7 +5,7 @@ cores until it ends, also while it waits inside for other streams: what these ru
 other cores.
 """
 
-from sktune.ascend.captured_graph import CapturedGraph, Kind, Node, Reason
+from sktune.ascend.captured_graph import CapturedGraph, Kind, SplitNode, UnfusedReason
 
 Cores = tuple[int, int]
 
@@ -27,14 +27,14 @@ class DeadlockCheck:
         self._streams: set[int] = set()
         self._ranges: dict[int, tuple[int, int]] = {}
 
-    def accepts(self, node: Node) -> bool:
+    def accepts(self, node: SplitNode) -> bool:
         """Add a node unless it would wait for ever."""
         if node.id in self._visited:
             return True
         self.detail = ""
         if not self._fits(node):
             if self.detail:
-                node.reason, node.detail = Reason.EXIST_DEADLOCK, self.detail
+                node.reason, node.detail = UnfusedReason.EXIST_DEADLOCK, self.detail
             return False
         self._streams.add(node.stream)
         first, last = self._ranges.get(node.stream, (node.position, node.position))
@@ -42,7 +42,7 @@ class DeadlockCheck:
         self._visited.add(node.id)
         return True
 
-    def _fits(self, node: Node) -> bool:
+    def _fits(self, node: SplitNode) -> bool:
         if node.kind is Kind.KERNEL:
             return self._grow_inside(node.cores)
         if node.kind is Kind.RECORD and node.held != (0, 0):
@@ -56,7 +56,7 @@ class DeadlockCheck:
         self._visited.difference_update(self._tentative)
         return False
 
-    def _wait_fits(self, node: Node) -> bool:
+    def _wait_fits(self, node: SplitNode) -> bool:
         if node.notify is None:
             self.detail = "NOTIFY_NOT_IN_GRAPH"
             return False
@@ -77,7 +77,7 @@ class DeadlockCheck:
             self._tentative.append(notify.id)
         return not self._locks(notify)
 
-    def _locks(self, node: Node) -> bool:
+    def _locks(self, node: SplitNode) -> bool:
         """Whether what runs before a node on its stream needs the cores of the SuperKernel, or its end."""
         paths = [node]
         while paths:
@@ -85,7 +85,7 @@ class DeadlockCheck:
                 return True
         return False
 
-    def _step_locks(self, node: Node, paths: list[Node]) -> bool:
+    def _step_locks(self, node: SplitNode, paths: list[SplitNode]) -> bool:
         """Go back by one node; ``paths`` are the nodes to go back from next, the last one first."""
         self._visited.add(node.id)
         self._tentative.append(node.id)
@@ -103,7 +103,7 @@ class DeadlockCheck:
             paths.append(before)
         return False
 
-    def _wait_locks(self, wait: Node, paths: list[Node]) -> bool:
+    def _wait_locks(self, wait: SplitNode, paths: list[SplitNode]) -> bool:
         if wait.notify is None:
             self.detail = "NOTIFY_NOT_IN_GRAPH"
             return True
@@ -116,10 +116,10 @@ class DeadlockCheck:
         paths.append(wait)
         return False
 
-    def _is_earlier(self, node: Node) -> bool:
+    def _is_earlier(self, node: SplitNode) -> bool:
         return node.stream in self._ranges and node.position < self._ranges[node.stream][0]
 
-    def _is_after(self, node: Node) -> bool:
+    def _is_after(self, node: SplitNode) -> bool:
         return node.stream in self._ranges and node.position > self._ranges[node.stream][1]
 
     def _grow_inside(self, cores: Cores) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sktune.ascend.captured_graph import EVENTS, CapturedGraph, Kind, Node, RefusedGraphError
+from sktune.ascend.captured_graph import EVENTS, CapturedGraph, Kind, RefusedGraphError, SplitNode
 
 
-class Status(StrEnum):
+class LaunchStatus(StrEnum):
     """What becomes of a group; the names are those of the logs."""
 
     SUCCESS = "it becomes a SuperKernel"
@@ -25,7 +25,7 @@ class Status(StrEnum):
 class _Stream:
     """A stream in a group; ``used`` are the tasks that are overwritten to order it."""
 
-    nodes: list[Node]
+    nodes: list[SplitNode]
     waits_before: bool
     waits_after: bool
     main: int | None = None
@@ -46,25 +46,25 @@ class Launches:
     def __init__(self, graph: CapturedGraph) -> None:
         self._graph = graph
 
-    def launch(self, nodes: Sequence[Node]) -> tuple[Status, list[Node], int]:
+    def launch(self, nodes: Sequence[SplitNode]) -> tuple[LaunchStatus, list[SplitNode], int]:
         """Return whether a group is launched, what is left of it, and the node in whose place it is launched."""
         self._check(nodes)
         kept = _without_inner_events(nodes)
         if not any(node.kind is Kind.KERNEL for node in kept):
-            return Status.NO_TARGET_NODE, [], 0
+            return LaunchStatus.NO_TARGET_NODE, [], 0
         streams: dict[int, _Stream] = {}
         for node in nodes:
             known = streams.setdefault(node.stream, _Stream([], node.previous is not None, False))
             known.nodes.append(node)
             known.waits_after = node.next is not None
         status, main = _placed(list(streams.values()))
-        if status is Status.SUCCESS:
+        if status is LaunchStatus.SUCCESS:
             self._give_addresses(kept)
         return status, kept, main
 
-    def _check(self, nodes: Sequence[Node]) -> None:
+    def _check(self, nodes: Sequence[SplitNode]) -> None:
         """Refuse the graph if a task between the ends of a stream was left out by an earlier group."""
-        ends: dict[int, tuple[Node, Node]] = {}
+        ends: dict[int, tuple[SplitNode, SplitNode]] = {}
         for node in nodes:
             ends[node.stream] = (ends.get(node.stream, (node, node))[0], node)
         for stream, (first, last) in ends.items():
@@ -72,7 +72,7 @@ class Launches:
             if not all(self._graph.nodes[each].can_fuse for each in between):
                 raise RefusedGraphError(f"a task between others of stream {stream} cannot be fused")
 
-    def _give_addresses(self, kept: Sequence[Node]) -> None:
+    def _give_addresses(self, kept: Sequence[SplitNode]) -> None:
         """Let the events that are left work by addresses, which needs a record, a wait and a reset of each."""
         for node in kept:
             if node.kind not in EVENTS or node.has_address:
@@ -84,7 +84,7 @@ class Launches:
                 other.has_address = True
 
 
-def _without_inner_events(nodes: Sequence[Node]) -> list[Node]:
+def _without_inner_events(nodes: Sequence[SplitNode]) -> list[SplitNode]:
     """Return the nodes without markers, and without events of which all waits are inside."""
     outside: Counter[tuple[str, int]] = Counter()
     seen = {node.event for node in nodes if node.kind in (Kind.RECORD, Kind.WAIT)}
@@ -94,7 +94,7 @@ def _without_inner_events(nodes: Sequence[Node]) -> list[Node]:
         elif node.kind is Kind.WAIT:
             outside[node.event] -= 1
 
-    def is_inner(node: Node) -> bool:
+    def is_inner(node: SplitNode) -> bool:
         if node.kind is Kind.RECORD:
             return not outside[node.event] and (not node.has_address or bool(node.waits))
         if node.kind is Kind.RESET:
@@ -104,19 +104,19 @@ def _without_inner_events(nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if not node.is_marker and not is_inner(node)]
 
 
-def _placed(streams: Sequence[_Stream]) -> tuple[Status, int]:
+def _placed(streams: Sequence[_Stream]) -> tuple[LaunchStatus, int]:
     """Return the node that launches the SuperKernel, once all other streams wait for it."""
     before = sum(stream.waits_before for stream in streams)
     for each in streams:
         reserved = int(before - each.waits_before > 0)
         each.main = next((node.id for node in each.nodes[reserved:] if node.kind is Kind.KERNEL), None)
         if each.main is None and each.needed - each.waits_before > len(each.nodes):
-            return Status.RESOURCE_INSUFFICIENT, 0
+            return LaunchStatus.RESOURCE_INSUFFICIENT, 0
     if len(streams) == 1:
-        return (Status.NO_TARGET_NODE, 0) if streams[0].main is None else (Status.SUCCESS, streams[0].main)
+        return (LaunchStatus.NO_TARGET_NODE, 0) if streams[0].main is None else (LaunchStatus.SUCCESS, streams[0].main)
     chosen = _chosen(streams)
     if chosen is None:
-        return Status.NO_TARGET_NODE, 0
+        return LaunchStatus.NO_TARGET_NODE, 0
     main, entry = chosen
     others = [each for each in streams if each not in (main, entry) and each.needed <= len(each.nodes)]
     status = _hold_back(main, [*others, entry])
@@ -134,17 +134,17 @@ def _chosen(streams: Sequence[_Stream]) -> tuple[_Stream, _Stream] | None:
     return None
 
 
-def _hold_back(main: _Stream, others: Sequence[_Stream]) -> Status:
+def _hold_back(main: _Stream, others: Sequence[_Stream]) -> LaunchStatus:
     last = main
     for each in others:
         if each.waits_before:
             each.used += 1
             last.used += 1
             if each.is_full or last.is_full:
-                return Status.RESOURCE_INSUFFICIENT
+                return LaunchStatus.RESOURCE_INSUFFICIENT
             last = each
         if each.waits_after:
             each.used += 2
             if each.is_full:
-                return Status.RESOURCE_INSUFFICIENT
-    return Status.SUCCESS
+                return LaunchStatus.RESOURCE_INSUFFICIENT
+    return LaunchStatus.SUCCESS

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sktune.ascend.captured_graph import Reason
-from sktune.ascend.fusion import FormedSuperKernel, Operator, RealisedFusion, ScopeFusion
+from sktune.ascend.captured_graph import UnfusedReason
+from sktune.ascend.fusion import FormedSuperKernel, NamedOperator, RealisedFusion, ScopeFusion
 from sktune.ascend.kernel_name import parse_superkernel_name
 from sktune.core.errors import BadInputError
 from sktune.core.files import open_regular
@@ -31,7 +31,7 @@ _BREAK = re.compile(r"breakReason=\[breakReason=\w+, triggerNode=(\d+).*\], brea
 @dataclass(slots=True)
 class _Formed:
     name: str
-    kernels: list[Operator] = field(default_factory=list)
+    kernels: list[NamedOperator] = field(default_factory=list)
     streams: set[str] = field(default_factory=set)
 
 
@@ -40,7 +40,7 @@ class _Log:
     """What the two files say; each task is known by its number."""
 
     formed: list[_Formed] = field(default_factory=list)
-    left: dict[str, tuple[Operator, str]] = field(default_factory=dict)
+    left: dict[str, tuple[NamedOperator, str]] = field(default_factory=dict)
     scopes: dict[str, set[str]] = field(default_factory=dict)
     breaks: list[tuple[str, str, str]] = field(default_factory=list)
     """The task, what is said about it, and the scope."""
@@ -90,7 +90,7 @@ def _scope(label: str, formed: Sequence[_Formed], log: _Log) -> ScopeFusion:
     return ScopeFusion(label, (), "", tuple(kernels), (), tuple(each for each, _ in left), (*texts, *ends))
 
 
-def _names(operators: Collection[Operator]) -> str:
+def _names(operators: Collection[NamedOperator]) -> str:
     names = list(dict.fromkeys(operator.name for operator in operators))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
@@ -109,7 +109,11 @@ def _read_left(lines: Iterator[str], log: _Log) -> None:
     for line in lines:
         kernel, reason = _KERNEL.search(line), _REASON.search(line)
         if kernel and reason:
-            meaning = Reason[reason[1]] if reason[1] in Reason.__members__ else reason[1].lower().replace("_", " ")
+            meaning = (
+                UnfusedReason[reason[1]]
+                if reason[1] in UnfusedReason.__members__
+                else reason[1].lower().replace("_", " ")
+            )
             log.left[kernel[1]] = _operator(kernel[3]), str(meaning)
         elif scope := _SCOPE.search(line):
             tasks = log.scopes.setdefault(scope[1], set())
@@ -123,9 +127,9 @@ def _read_left(lines: Iterator[str], log: _Log) -> None:
             tasks.update(listed[1].split(", "))
 
 
-def _operator(function: str) -> Operator:
+def _operator(function: str) -> NamedOperator:
     """Return a kernel; its type is what comes before the digest in the name of its function."""
-    return Operator(function, function.partition("_")[0])
+    return NamedOperator(function, function.partition("_")[0])
 
 
 def _lines(path: Path) -> Iterator[str]:

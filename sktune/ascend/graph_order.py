@@ -8,7 +8,7 @@ alternate, and waits come as late as possible.
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
-from sktune.ascend.captured_graph import Core, Kind, Node
+from sktune.ascend.captured_graph import Core, Kind, SplitNode
 
 PARTNERS = {
     Core.CUBE: (Core.VECTOR,), Core.VECTOR: (Core.CUBE,), Core.MIX_1_1: (Core.MIX_1_1, Core.MIX_1_2),
@@ -26,10 +26,10 @@ class _Turn(IntEnum):
 class Candidates:
     """The next node of each stream, as far as it may run now."""
 
-    def __init__(self, nodes: Sequence[Node], auto_op_parallel: bool) -> None:
+    def __init__(self, nodes: Sequence[SplitNode], auto_op_parallel: bool) -> None:
         self._nodes, self._parallel = nodes, auto_op_parallel
         self._ids: set[int] = set()
-        self._last: Node | None = None
+        self._last: SplitNode | None = None
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -37,18 +37,18 @@ class Candidates:
     def __contains__(self, node: int) -> bool:
         return node in self._ids
 
-    def push(self, node: Node) -> None:
+    def push(self, node: SplitNode) -> None:
         """Add a node."""
         self._ids.add(node.id)
 
-    def pop(self) -> Node:
+    def pop(self) -> SplitNode:
         """Take the node that runs next."""
         nodes = [self._nodes[each] for each in sorted(self._ids)]
         node = self._preferred(nodes) if self._parallel else nodes[0]
         self._ids.remove(node.id)
         return node
 
-    def _preferred(self, nodes: Sequence[Node]) -> Node:
+    def _preferred(self, nodes: Sequence[SplitNode]) -> SplitNode:
         turn = min(map(_turn, nodes))
         nodes = [node for node in nodes if _turn(node) is turn]
         if turn is not _Turn.KERNELS:
@@ -62,18 +62,18 @@ class Candidates:
         return self._last
 
 
-def _turn(node: Node) -> _Turn:
+def _turn(node: SplitNode) -> _Turn:
     if node.kind is Kind.OTHER:
         return _Turn.OTHERS
     return _Turn.KERNELS if node.kind is Kind.KERNEL and not node.is_marker else _Turn.EVENTS_AND_MARKERS
 
 
-def with_late_waits(nodes: Sequence[Node]) -> list[Node]:
+def with_late_waits(nodes: Sequence[SplitNode]) -> list[SplitNode]:
     """Return nodes with each wait moved to the next kernel of its stream."""
-    pending: list[tuple[int, Node]] = []
-    ordered: list[Node] = []
+    pending: list[tuple[int, SplitNode]] = []
+    ordered: list[SplitNode] = []
 
-    def flush(until: int) -> Iterator[Node]:
+    def flush(until: int) -> Iterator[SplitNode]:
         yield from (wait for target, wait in pending if target <= until)
         pending[:] = [each for each in pending if each[0] > until]
 
@@ -86,5 +86,5 @@ def with_late_waits(nodes: Sequence[Node]) -> list[Node]:
     return [*ordered, *flush(len(nodes))]
 
 
-def _is_kernel_of(node: Node, other: Node) -> bool:
+def _is_kernel_of(node: SplitNode, other: SplitNode) -> bool:
     return node.kind is Kind.KERNEL and node.stream == other.stream

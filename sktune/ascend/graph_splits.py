@@ -15,15 +15,15 @@ from sktune.ascend.captured_graph import (
     EVENTS,
     UNPAIRED_WAIT,
     CapturedGraph,
+    CapturedTask,
     Kind,
-    Node,
-    Reason,
     RefusedGraphError,
+    SplitNode,
     SplitOptions,
-    Task,
+    UnfusedReason,
 )
 from sktune.ascend.graph_deadlocks import DeadlockCheck
-from sktune.ascend.graph_launches import Launches, Status
+from sktune.ascend.graph_launches import Launches, LaunchStatus
 from sktune.ascend.graph_order import Candidates, with_late_waits
 
 MAX_ROUNDS = 10
@@ -51,7 +51,7 @@ class TaskGroup:
 
     name: str
     tasks: tuple[int, ...]
-    status: Status
+    status: LaunchStatus
     rule: CutRule
     cut: int | None
 
@@ -82,7 +82,7 @@ class LeftTask:
 
     task: int
     is_fusable: bool
-    reason: Reason | None
+    reason: UnfusedReason | None
     detail: str
 
 
@@ -99,15 +99,15 @@ class GraphSplit:
 @dataclass(slots=True)
 class _Group:
     scopes: frozenset[str]
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[SplitNode] = field(default_factory=list)
     rule: CutRule = CutRule.NONE
-    cut: Node | None = None
+    cut: SplitNode | None = None
 
     @property
     def kernels(self) -> list[int]:
         return sorted(node.id for node in self.nodes if node.kind is Kind.KERNEL and not node.is_marker)
 
-    def parts(self, border: int, after: int, rule: CutRule, cut: Node) -> tuple["_Group", "_Group"]:
+    def parts(self, border: int, after: int, rule: CutRule, cut: SplitNode) -> tuple["_Group", "_Group"]:
         """Return the nodes before a border and those from another; without kernels behind, the rule stays."""
         first = replace(self, nodes=self.nodes[:border])
         if first.kernels != self.kernels:
@@ -115,7 +115,7 @@ class _Group:
         return first, replace(self, nodes=self.nodes[after:])
 
 
-def split(tasks: Sequence[Task], device: tuple[int, int], options: SplitOptions | None = None) -> GraphSplit:
+def split(tasks: Sequence[CapturedTask], device: tuple[int, int], options: SplitOptions | None = None) -> GraphSplit:
     """Return the SuperKernels of a captured graph.
 
     Args:
@@ -139,9 +139,9 @@ def _launched(graph: CapturedGraph, groups: Sequence[_Group], options: SplitOpti
         name = graph.scope_name(each.scopes)
         cut = each.cut.task if each.cut else None
         named.append(TaskGroup(name, _tasks(each.nodes), status, each.rule, cut))
-        if status is not Status.SUCCESS:
+        if status is not LaunchStatus.SUCCESS:
             for node in each.nodes:
-                node.refuse(Reason.SCOPE_FUSE_PART, status.name)
+                node.refuse(UnfusedReason.SCOPE_FUSE_PART, status.name)
             continue
         ordered = with_late_waits(nodes) if options.auto_op_parallel else nodes
         fused.append(FusedTasks(name, _tasks(ordered), graph.nodes[main].task))
@@ -153,7 +153,7 @@ def _launched(graph: CapturedGraph, groups: Sequence[_Group], options: SplitOpti
     return GraphSplit(tuple(fused), tuple(named), tuple(left))
 
 
-def _tasks(nodes: Sequence[Node]) -> tuple[int, ...]:
+def _tasks(nodes: Sequence[SplitNode]) -> tuple[int, ...]:
     return tuple(node.task for index, node in enumerate(nodes) if not index or nodes[index - 1].task != node.task)
 
 
@@ -214,7 +214,7 @@ class _Splitter:
                 continue
             if wait is None:
                 raise RefusedGraphError(f"task {node.task} needs more cores than the device has, or waits for ever")
-            node.reason = Reason.EXIST_DEADLOCK
+            node.reason = UnfusedReason.EXIST_DEADLOCK
             return group.parts(wait, wait + 1, CutRule.DEADLOCK_DETECTED, node)
         return None
 
@@ -255,7 +255,7 @@ def _by_cores(group: _Group) -> tuple[_Group, _Group] | None:
     return None
 
 
-def _expand(nodes: Sequence[Node]) -> None:
+def _expand(nodes: Sequence[SplitNode]) -> None:
     """Let records hold the cores of their SuperKernel, and nodes know its streams, for the check of later groups."""
     kernels = [node.cores for node in nodes if node.kind is Kind.KERNEL]
     most = max((cubes for cubes, _ in kernels), default=0), max((vectors for _, vectors in kernels), default=0)
@@ -266,7 +266,7 @@ def _expand(nodes: Sequence[Node]) -> None:
             node.expanded = most
 
 
-def _streams(nodes: Sequence[Node], kind: Kind) -> set[int]:
+def _streams(nodes: Sequence[SplitNode], kind: Kind) -> set[int]:
     return {node.stream for node in nodes if node.kind is kind}
 
 
@@ -277,7 +277,7 @@ def _refused_others(groups: Sequence[_Group]) -> bool:
         with_kernels = _streams(each.nodes, Kind.KERNEL)
         for node in each.nodes:
             if node.kind is Kind.OTHER and node.stream in with_kernels:
-                node.refuse(Reason.DEFAULT_NODE)
+                node.refuse(UnfusedReason.DEFAULT_NODE)
                 refused = True
     return refused
 
@@ -295,7 +295,7 @@ def _refused_events(groups: Sequence[_Group]) -> bool:
         with_others = {node.stream for node in each.nodes if node.kind not in EVENTS}
         for node in each.nodes:
             if node.stream not in with_others and node.can_fuse:
-                node.refuse(Reason.ISOLATED_EVENT)
+                node.refuse(UnfusedReason.ISOLATED_EVENT)
                 refused = True
     return refused
 
@@ -335,7 +335,7 @@ class _Collector:
                     self._skip(each)
             self._at[stream] = node.next
 
-    def _resumed(self, record: Node) -> Iterator[int]:
+    def _resumed(self, record: SplitNode) -> Iterator[int]:
         """Yield the streams that waited for a record."""
         for each in self._graph.waits_of(record.event):
             stream = self._graph.nodes[each].stream

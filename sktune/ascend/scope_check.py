@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 from sktune.ascend.ge_graph import GeGraph
 from sktune.ascend.superkernel_code import generate
 from sktune.ascend.superkernel_parts import KernelType, Refusal, SubKernel
-from sktune.ascend.superkernel_pass import STRICT, Cut, CutRule, Group, Grouping, Node, cuts_text, group
+from sktune.ascend.superkernel_pass import STRICT, Cut, FusedGroup, GraphNode, Grouping, PassCut, cuts_text, group
 from sktune.ascend.unit_kernels import kernel_core
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import KernelCore, Layout
@@ -67,7 +67,7 @@ class CheckedScope:
         label: of the scope.
         operators: number of its tasks.
         superkernels: how many it becomes, if all operators can be fused that are not known to be refused.
-        cuts: types of operators at which it is cut or dropped, with the rule, see ``CutRule``.
+        cuts: types of operators at which it is cut or dropped, with the rule, see ``PassCut``.
         refusal: why it is refused, with what to change; empty if it is not.
         is_certain: whether it is refused, whatever is not known before the compile.
     """
@@ -150,10 +150,10 @@ def certainly_refused(checked: Iterable[CheckedScope]) -> CheckedScope | None:
     return next((scope for scope in checked if scope.is_certain), None)
 
 
-def _nodes(operators: Sequence[PlannedOperator], seen: SeenTypes) -> list[Node]:
+def _nodes(operators: Sequence[PlannedOperator], seen: SeenTypes) -> list[GraphNode]:
     streams = {name: number for number, name in enumerate(dict.fromkeys(["", *(each.stream for each in operators)]))}
     return [
-        Node(
+        GraphNode(
             each.name, each.type, each.label, each.options, streams[each.stream], each.type not in seen.alone,
             waits_for=tuple({operators[index].stream: index for index in each.after}.values()),
         )
@@ -186,7 +186,7 @@ def _checked(
     return replace(checked, refusal=problem)
 
 
-def _refused(each: Group, operators: Sequence[PlannedOperator], options: Mapping[str, Option]) -> str:
+def _refused(each: FusedGroup, operators: Sequence[PlannedOperator], options: Mapping[str, Option]) -> str:
     """Return why the generator refuses a SuperKernel whose operators can all be fused; empty if it does not."""
     streams = {stream: number for number, stream in enumerate(dict.fromkeys(op.stream for op in operators))}
     events = each.events
@@ -262,7 +262,7 @@ def _is_certain_cut(cut: Cut, places: Sequence[int], operators: Sequence[Planned
 
     That an operator of the scope ran outside of SuperKernels before does not show why.
     """
-    if not operators[cut.node].is_kept or cut.rule not in (CutRule.OTHER_SCOPE, CutRule.NO_SCOPE):
+    if not operators[cut.node].is_kept or cut.rule not in (PassCut.OTHER_SCOPE, PassCut.NO_SCOPE):
         return False
     kept = [
         place for place in places

@@ -21,7 +21,7 @@ IGNORED_TYPES = EVENT_TYPES | {"Data", "Variable", "Constant", "Const", "ConstPl
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GraphNode:
     """A node of the graph before the pass, in topological order.
 
     Attributes:
@@ -56,7 +56,7 @@ class Node:
         return next((pair[1] for pair in reversed(pairs) if len(pair) == 2 and pair[0] == STRICT), None)
 
 
-class CutRule(StrEnum):
+class PassCut(StrEnum):
     """Why the pass cuts a scope at an operator, or leaves the scope out because of it."""
 
     NOT_BUILT = "kernel not built for SuperKernels"
@@ -73,9 +73,9 @@ class CutRule(StrEnum):
     @property
     def fix(self) -> str:
         """What to change in the plan."""
-        if self in (CutRule.OTHER_SCOPE, CutRule.NO_SCOPE):
+        if self in (PassCut.OTHER_SCOPE, PassCut.NO_SCOPE):
             return "include it in the scope, or end the scope before it"
-        if self is CutRule.SYNC_ALL:
+        if self is PassCut.SYNC_ALL:
             return "end the scope before it, and start another with it"
         return "end the scope before it, and start another after it"
 
@@ -108,7 +108,7 @@ class Cut:
 
     label: str
     node: int
-    rule: CutRule
+    rule: PassCut
     drops_scope: bool = False
 
 
@@ -121,7 +121,7 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class FusedGroup:
     """The operators of one SuperKernel.
 
     Attributes:
@@ -171,13 +171,13 @@ class Grouping:
         cuts: where scopes are cut, in execution order; if compilation fails, the cut that ends it, if one does.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[FusedGroup, ...]
     failure: str = ""
     blamed: str = ""
     cuts: tuple[Cut, ...] = ()
 
 
-def group(nodes: Sequence[Node], splits_of: Callable[[Sequence[int]], Sequence[int]] | None = None) -> Grouping:
+def group(nodes: Sequence[GraphNode], splits_of: Callable[[Sequence[int]], Sequence[int]] | None = None) -> Grouping:
     """Return the SuperKernels that the pass forms.
 
     Args:
@@ -188,7 +188,7 @@ def group(nodes: Sequence[Node], splits_of: Callable[[Sequence[int]], Sequence[i
     scopes, invalid = _scopes(nodes)
     if invalid:
         return Grouping((), failure=f"{STRICT} of scope {invalid} is invalid; use bypass or abort", blamed=invalid)
-    groups: list[Group] = []
+    groups: list[FusedGroup] = []
     cuts: list[Cut] = []
     for scope in sorted(scopes, key=lambda each: each.label):
         obstacles = _obstacles(scope, nodes)
@@ -209,12 +209,12 @@ def group(nodes: Sequence[Node], splits_of: Callable[[Sequence[int]], Sequence[i
         for each in whole:
             starts = splits_of(each.nodes)
             groups += _split_before(each, starts, nodes) if starts else [each]
-            cuts += [Cut(each.label, node, CutRule.SYNC_ALL) for node in starts]
+            cuts += [Cut(each.label, node, PassCut.SYNC_ALL) for node in starts]
     formed = sorted(_with_events(groups, nodes), key=lambda each: each.nodes)
     return Grouping(tuple(formed), cuts=tuple(sorted(cuts, key=lambda cut: cut.node)))
 
 
-def _aborted(cut: Cut, nodes: Sequence[Node]) -> str:
+def _aborted(cut: Cut, nodes: Sequence[GraphNode]) -> str:
     node = nodes[cut.node]
     return (
         f"{STRICT}=abort: {node.type} ({node.name}) cuts scope {cut.label}: {cut.rule}; "
@@ -246,7 +246,7 @@ class _Scope:
         return [node for stream in sorted(self.streams) for node in self.removed[stream]]
 
 
-def _scopes(nodes: Sequence[Node]) -> tuple[list[_Scope], str]:
+def _scopes(nodes: Sequence[GraphNode]) -> tuple[list[_Scope], str]:
     """Return the scopes, and the label of one whose ``strict-scope-check`` has no valid value."""
     scopes: dict[str, _Scope] = {}
     for index, node in enumerate(nodes):
@@ -265,7 +265,7 @@ def _scopes(nodes: Sequence[Node]) -> tuple[list[_Scope], str]:
     return list(scopes.values()), ""
 
 
-def _obstacles(scope: _Scope, nodes: Sequence[Node]) -> list[int]:
+def _obstacles(scope: _Scope, nodes: Sequence[GraphNode]) -> list[int]:
     """Return what is between the scope's ends on each of its streams, and cannot be in its SuperKernel."""
     found: list[int] = []
     inside = set(scope.kept)
@@ -279,16 +279,16 @@ def _obstacles(scope: _Scope, nodes: Sequence[Node]) -> list[int]:
     return found
 
 
-def _cut(scope: _Scope, index: int, nodes: Sequence[Node]) -> Cut:
+def _cut(scope: _Scope, index: int, nodes: Sequence[GraphNode]) -> Cut:
     node = nodes[index]
     if node.label != scope.label:
-        rule = CutRule.OTHER_SCOPE if node.label else CutRule.NO_SCOPE
+        rule = PassCut.OTHER_SCOPE if node.label else PassCut.NO_SCOPE
     else:
-        rule = CutRule.LOCAL_MEMORY if node.is_supported else CutRule.NOT_BUILT
+        rule = PassCut.LOCAL_MEMORY if node.is_supported else PassCut.NOT_BUILT
     return Cut(scope.label, index, rule)
 
 
-def _fragments(scope: _Scope, points: Sequence[int], nodes: Sequence[Node]) -> Iterator[Group]:
+def _fragments(scope: _Scope, points: Sequence[int], nodes: Sequence[GraphNode]) -> Iterator[FusedGroup]:
     borders = sorted([scope.kept[0] - 1, *points, scope.kept[-1] + 1])
     for low, high in pairwise(borders):
         inside = [node for node in scope.kept if low < node < high]
@@ -296,7 +296,7 @@ def _fragments(scope: _Scope, points: Sequence[int], nodes: Sequence[Node]) -> I
             yield _group(scope.label, f"{scope.label}_split_{low}_{high}", inside, nodes)
 
 
-def _split_before(each: Group, starts: Sequence[int], nodes: Sequence[Node]) -> Iterator[Group]:
+def _split_before(each: FusedGroup, starts: Sequence[int], nodes: Sequence[GraphNode]) -> Iterator[FusedGroup]:
     """Yield the parts of a group, each but the first of which begins with one of ``starts``."""
     borders = [each.nodes[0] - 1, *starts, each.nodes[-1] + 1]
     for low, high in pairwise(borders):
@@ -304,17 +304,17 @@ def _split_before(each: Group, starts: Sequence[int], nodes: Sequence[Node]) -> 
         yield _group(each.label, f"{each.label}_split_{low}_{high}", inside, nodes)
 
 
-def _group(label: str, scope: str, inside: Sequence[int], nodes: Sequence[Node]) -> Group:
+def _group(label: str, scope: str, inside: Sequence[int], nodes: Sequence[GraphNode]) -> FusedGroup:
     streams = sorted({nodes[node].stream for node in inside})
     stream = nodes[inside[0]].stream
     if nodes[inside[0]].is_collective:
         # A SuperKernel does not run on the stream of collectives, which would need many events.
         firsts = {each: next(nodes[node] for node in inside if nodes[node].stream == each) for each in streams}
         stream = next((each for each in streams if not firsts[each].is_collective), stream)
-    return Group(label, scope, tuple(inside), stream)
+    return FusedGroup(label, scope, tuple(inside), stream)
 
 
-def _with_events(groups: Sequence[Group], nodes: Sequence[Node]) -> tuple[Group, ...]:
+def _with_events(groups: Sequence[FusedGroup], nodes: Sequence[GraphNode]) -> tuple[FusedGroup, ...]:
     """Add the events inside each group, and those from and to the outside, in the order in which the pass merges."""
     if len({node.stream for node in nodes if node.type not in IGNORED_TYPES}) == 1:
         return tuple(groups)
@@ -330,19 +330,19 @@ class _Merging:
     the whole SuperKernel's, as are the waits of the first node on any other stream.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[GraphNode]) -> None:
         self._order = [index for index, node in enumerate(nodes) if node.type not in EVENT_TYPES]
         self._stream = {index: nodes[index].stream for index in self._order}
         self._events = dict.fromkeys((source, index) for index in self._order for source in nodes[index].waits_for)
         self._merged = 0
 
-    def with_outer_events(self, each: Group) -> Group:
+    def with_outer_events(self, each: FusedGroup) -> FusedGroup:
         """Return a group with how often its nodes wait for the outside and notify it, once all are merged."""
         notifies = Counter(source for source, _ in self._events if source in each.nodes)
         waits = Counter(target for _, target in self._events if target in each.nodes)
         return replace(each, waits=dict(sorted(waits.items())), notifies=dict(sorted(notifies.items())))
 
-    def merge(self, each: Group) -> frozenset[tuple[int, int]]:
+    def merge(self, each: FusedGroup) -> frozenset[tuple[int, int]]:
         """Merge a group, and return the events inside it."""
         inside, last = set(each.nodes), each.nodes[-1]
         firsts, borders = self._borders(each)
@@ -352,7 +352,7 @@ class _Merging:
         self._replace(each, dict.fromkeys(firsts, self._merged), {last: self._merged}, events, links)
         return links
 
-    def _borders(self, each: Group) -> tuple[set[int], list[tuple[int, int]]]:
+    def _borders(self, each: FusedGroup) -> tuple[set[int], list[tuple[int, int]]]:
         """Return the first node on each stream, and the events that order a second stream around the SuperKernel."""
         firsts, borders = {each.nodes[0]}, list[tuple[int, int]]()
         for stream in sorted({self._stream[node] for node in each.nodes} - {each.stream}):
@@ -365,7 +365,7 @@ class _Merging:
         return firsts, borders
 
     def _replace(
-        self, each: Group, targets: Mapping[int, int], sources: Mapping[int, int],
+        self, each: FusedGroup, targets: Mapping[int, int], sources: Mapping[int, int],
         events: Mapping[tuple[int, int], None], links: frozenset[tuple[int, int]],
     ) -> None:  # fmt: skip
         left = (event for event in events if event not in links)

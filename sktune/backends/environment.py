@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class VariableGroup:
     """Variables with the same effect.
 
     Attributes:
@@ -28,7 +28,7 @@ class Group:
 
 
 GROUPS = (
-    Group(
+    VariableGroup(
         "threads and their placement: the order of partial sums, and the time",
         ("OMP_.+", "GOMP_.+", "KMP_.+", "MKL_.*NUM_THREADS", "MKL_DYNAMIC", "OPENBLAS_.+", "GOTO_NUM_THREADS"),
         without=(
@@ -36,15 +36,15 @@ GROUPS = (
             "KMP_SETTINGS", "KMP_VERSION", "KMP_WARNINGS", "OPENBLAS_VERBOSE",
         ),
     ),
-    Group(
+    VariableGroup(
         "instruction sets and kernels of ATen, oneDNN and MKL, which determine the order of sums",
         ("ATEN_CPU_CAPABILITY", "MKL_.+", "(ONE)?DNNL?_.+", "TORCH_(MKLDNN|BLAS|LINALG|LINEAR)_.+"),
         without=(
             "MKL_VERBOSE.*", "(ONE)?DNNL?_(JIT_|GRAPH_)?(VERBOSE|DUMP|PROFILE).*", "(ONE)?DNNL?_JITDUMP.*",
         ),
     ),
-    Group("another allocator or another OpenMP", ("LD_PRELOAD",), ("cpu",)),
-    Group(
+    VariableGroup("another allocator or another OpenMP", ("LD_PRELOAD",), ("cpu",)),
+    VariableGroup(
         "what Dynamo and Inductor compile (torch/_inductor/config.py, torch/_dynamo/config.py)",
         (
             "TORCHINDUCTOR_.+", "TORCHDYNAMO_.+", "TORCH_DYNAMO_.+", "CXX", "TORCH_INDUCTOR_INSTALL_GXX",
@@ -63,7 +63,7 @@ GROUPS = (
             "TORCHDYNAMO_(VERBOSE|PRINT_MISSING|EXTENDED_.+|DEBUG_.+|REPRO_.+|TRANSLATION_.+)",
         ),
     ),
-    Group(
+    VariableGroup(
         "arithmetic and kernels of CUDA, cuBLAS, cuDNN, Triton and Inductor's templates",
         (
             "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS(LT)?_WORKSPACE_.+", "TORCH_CUDNN_.+",
@@ -76,7 +76,7 @@ GROUPS = (
             "TRITON_ALWAYS_COMPILE", "TORCH_CUDNN_.*DEBUG",
         ),
     ),
-    Group(
+    VariableGroup(
         "order of sums between dies and within a matmul; overflow; queues of a host that launches operators "
         "(hiascend.com, environment variables of CANN and of Ascend Extension for PyTorch)",
         (
@@ -104,7 +104,7 @@ def numerics_environment(device: str, environment: Mapping[str, str] | None = No
     return {name: value for name, value in variables if any(_includes(group, name, device) for group in GROUPS)}
 
 
-def _includes(group: Group, name: str, device: str) -> bool:
+def _includes(group: VariableGroup, name: str, device: str) -> bool:
     if group.devices and device not in group.devices:
         return False
     is_named = any(re.fullmatch(pattern, name) for pattern in group.names)

@@ -28,7 +28,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RunnerCall:
     """A method of ``Runner`` to call.
 
     Attributes:
@@ -121,7 +121,7 @@ class Engine(Protocol):
         """End all workers."""
         ...
 
-    def submit(self, worker: Worker, call: Call, /) -> None:
+    def submit(self, worker: Worker, call: RunnerCall, /) -> None:
         """Have a worker perform a call; return before it ends."""
         ...
 
@@ -138,7 +138,7 @@ class Engine(Protocol):
         ...
 
 
-def perform(runner: Runner, worker: Worker, call: Call, on_event: OnEvent) -> None:
+def perform(runner: Runner, worker: Worker, call: RunnerCall, on_event: OnEvent) -> None:
     """Perform a call on a runner, and report it as an engine does."""
     runner.deadline_s = call.deadline_s
     on_event(Began(worker, call.number))

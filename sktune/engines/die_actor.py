@@ -11,13 +11,13 @@ from typing import Any
 
 import ray
 
-from sktune.engines.base import Call, EngineEvent, Worker
+from sktune.engines.base import EngineEvent, RunnerCall, Worker
 from sktune.engines.cluster import restore_threads
 from sktune.engines.dies import VISIBLE, WHOLE_HOST, Die, cores_by_die, dies_here
-from sktune.engines.host_group import Place, RayPeer
+from sktune.engines.host_group import RayPeer, WorkerPlace
 from sktune.engines.runner_thread import RunnerThread
 from sktune.runners.base import RunnerFactory, RunnerSetup
-from sktune.runners.program.peers import ThisHost
+from sktune.runners.program.peers import LocalPeer
 
 
 class DieActor:
@@ -39,7 +39,7 @@ class DieActor:
         self._thread: RunnerThread | None = None
 
     def start(
-        self, place: Place, peers: Sequence[Any], life: str, setup: RunnerSetup, factory: RunnerFactory
+        self, place: WorkerPlace, peers: Sequence[Any], life: str, setup: RunnerSetup, factory: RunnerFactory
     ) -> Worker:
         """Start the runner's thread, and return the worker; ``peers`` are the actors on further hosts of its place."""
         die = self._die(place.hosts[0].dies, setup.placement.core_count)
@@ -48,12 +48,12 @@ class DieActor:
             setup = replace(setup, host=re.sub(r"[^A-Za-z0-9-]+", "-", place.name))
         if peers:
             here, *others = place.hosts
-            setup = replace(setup, hosts=(ThisHost(here.name, here.address), *map(RayPeer, others, peers)))
+            setup = replace(setup, hosts=(LocalPeer(here.name, here.address), *map(RayPeer, others, peers)))
         self._thread = RunnerThread(worker, die, die.setup(setup), factory, self._events.put)
         self._thread.start()
         return worker
 
-    def submit(self, call: Call, left_s: float) -> None:
+    def submit(self, call: RunnerCall, left_s: float) -> None:
         """Perform a call, whose deadline is in ``left_s``."""
         assert self._thread is not None
         self._thread.submit(replace(call, deadline_s=time.monotonic() + left_s))

@@ -12,7 +12,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sktune.engines.cluster import THREADS, Host, restore_threads
-from sktune.runners.program.peers import HostCommand, HostState, PeerLostError, ThisHost
+from sktune.runners.program.peers import HostCommand, HostState, LocalPeer, PeerLostError
 
 ANSWER_S = 120.0
 """How long another host may take to answer; the first time its actor may still be importing."""
@@ -27,7 +27,7 @@ Slot = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlace:
     """Where one worker runs: a die, all dies of a host, or all dies of several hosts, the leading one first."""
 
     hosts: tuple[Host, ...]
@@ -48,8 +48,8 @@ class Place:
 
 
 def free_places(
-    found: Iterable[tuple[Host, int]], held: Iterable[Place], worn: Collection[Slot], size: int
-) -> list[Place]:
+    found: Iterable[tuple[Host, int]], held: Iterable[WorkerPlace], worn: Collection[Slot], size: int
+) -> list[WorkerPlace]:
     """Return the places, of ``size`` hosts each, that can be made of what is neither held nor worn out.
 
     Args:
@@ -61,7 +61,7 @@ def free_places(
     taken = {slot for place in held for slot in place.slots} | set(worn)
     free = [(host, number) for host, number in found if (host.node, number) not in taken]
     groups = [free[first : first + size] for first in range(0, len(free) - size + 1, size)]
-    return [Place(tuple(host for host, _ in group), group[0][1]) for group in groups]
+    return [WorkerPlace(tuple(host for host, _ in group), group[0][1]) for group in groups]
 
 
 def dies_of(host: Host, count: int) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def dies_of(host: Host, count: int) -> dict[str, Any]:
     return {"num_gpus": count} if host.resource == "GPU" else {"resources": {host.resource: count}}
 
 
-class PeerActor(ThisHost):
+class PeerActor(LocalPeer):
     """What runs on a host of a group that does not lead it.
 
     Args:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from sktune.engines.base import Call, Joined, OnEvent, Worker, perform
+from sktune.engines.base import Joined, OnEvent, RunnerCall, Worker, perform
 from sktune.engines.dies import Die
 from sktune.runners.base import DurationEstimates, Opened, Runner
 
@@ -23,7 +23,7 @@ class InlineEngine:
     def __init__(self, runner: Runner, die: Die | None, folder: Path) -> None:
         self._runner, self._worker = runner, Worker("this process")
         self._die, self._folder, self._entered = die, folder, ExitStack()
-        self._calls: deque[Call] = deque()
+        self._calls: deque[RunnerCall] = deque()
         self._has_joined = False
 
     def __enter__(self) -> Self:
@@ -37,7 +37,7 @@ class InlineEngine:
     def __exit__(self, *_: object) -> None:
         self._entered.close()
 
-    def submit(self, worker: Worker, call: Call, /) -> None:  # noqa: ARG002 - there is only one
+    def submit(self, worker: Worker, call: RunnerCall, /) -> None:  # noqa: ARG002 - there is only one
         """See ``Engine.submit``."""
         self._calls.append(call)
 

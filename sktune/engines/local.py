@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from sktune.engines.base import Call, EngineEvent, Lost, OnEvent, Worker
+from sktune.engines.base import EngineEvent, Lost, OnEvent, RunnerCall, Worker
 from sktune.engines.dies import Die
 from sktune.engines.runner_thread import END_S, RunnerThread
 from sktune.engines.share import GIVEN_BACK, FirstPlaces, Share
@@ -46,7 +46,7 @@ class LocalEngine:
         for thread in self._threads.values():
             thread.join(max(0.0, until_s - time.monotonic()))
 
-    def submit(self, worker: Worker, call: Call, /) -> None:
+    def submit(self, worker: Worker, call: RunnerCall, /) -> None:
         """See ``Engine.submit``."""
         self._called = worker
         self._threads[worker].submit(call)

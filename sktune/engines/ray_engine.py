@@ -18,11 +18,11 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from sktune.core.errors import BadInputError, first_line
-from sktune.engines.base import Call, Lost, OnEvent, Worker
+from sktune.engines.base import Lost, OnEvent, RunnerCall, Worker
 from sktune.engines.cluster import THREADS, HeadLostError, head_address, hosts, is_listening, on_host
 from sktune.engines.die_actor import DieActor
 from sktune.engines.dies import WHOLE_HOST, kind_of
-from sktune.engines.host_group import KEEPERS_STAY, HostGroup, Place, Slot, dies_of, free_places
+from sktune.engines.host_group import KEEPERS_STAY, HostGroup, Slot, WorkerPlace, dies_of, free_places
 from sktune.engines.runner_thread import END_S
 from sktune.engines.share import GIVEN_BACK, Share
 from sktune.runners.base import DurationEstimates, Opened, RunnerFactory, RunnerSetup
@@ -42,7 +42,7 @@ class _Actor:
     """An actor, and the answer that is awaited from it: of ``start`` while it has no worker, then of ``news``."""
 
     handle: Any
-    place: Place
+    place: WorkerPlace
     awaited: Any
     group: HostGroup | None = None
     worker: Worker | None = None
@@ -99,7 +99,7 @@ class RayEngine:
         for actor in self._actors.values():
             actor.end()
 
-    def submit(self, worker: Worker, call: Call, /) -> None:
+    def submit(self, worker: Worker, call: RunnerCall, /) -> None:
         """See ``Engine.submit``."""
         self._called = worker
         handle = next(actor.handle for actor in self._actors.values() if actor.worker == worker)
@@ -218,7 +218,7 @@ class RayEngine:
                 on_event(Lost(actor.worker, GIVEN_BACK))
             self._share.give_back(place)
 
-    def _started(self, place: Place) -> _Actor:
+    def _started(self, place: WorkerPlace) -> _Actor:
         host = place.hosts[0]
         group = HostGroup(place.hosts) if self._size > 1 else None
         where = group.on_host(0) if group else {"scheduling_strategy": on_host(host)}

@@ -9,7 +9,7 @@ import queue
 import threading
 
 from sktune.core.errors import described
-from sktune.engines.base import Call, EngineEvent, Joined, Lost, OnEvent, Worker, perform
+from sktune.engines.base import EngineEvent, Joined, Lost, OnEvent, RunnerCall, Worker, perform
 from sktune.engines.dies import Die
 from sktune.runners.base import Runner, RunnerFactory, RunnerSetup
 from sktune.runners.program.peers import PeerLostError
@@ -31,11 +31,11 @@ class RunnerThread(threading.Thread):
     def __init__(self, worker: Worker, die: Die, setup: RunnerSetup, factory: RunnerFactory, on_event: OnEvent) -> None:
         super().__init__(name=f"sktune {worker}", daemon=True)
         self._worker, self._die, self._setup, self._factory, self._on_event = worker, die, setup, factory, on_event
-        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[RunnerCall | None] = queue.SimpleQueue()
         self._runner: Runner | None = None
         self._is_ending = False
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: RunnerCall) -> None:
         """Perform a call after those that were submitted before."""
         self._calls.put(call)
 

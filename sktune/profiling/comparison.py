@@ -26,7 +26,7 @@ NOISE_SHARE = 0.03
 NOISE_US = 1.0
 
 
-class Verdict(StrEnum):
+class SuperKernelVerdict(StrEnum):
     """Whether a SuperKernel pays off."""
 
     BENEFICIAL = "beneficial"
@@ -71,17 +71,17 @@ class SuperKernelGain:
         return self.baseline_us - self.candidate_us
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SuperKernelVerdict:
         """Whether the gain exceeds the noise."""
         if self.occurrences < MIN_OCCURRENCES:
-            return Verdict.INSUFFICIENT
+            return SuperKernelVerdict.INSUFFICIENT
         if abs(self.gain_us) <= self.noise_us:
-            return Verdict.NEUTRAL
-        return Verdict.BENEFICIAL if self.gain_us > 0 else Verdict.REGRESSED
+            return SuperKernelVerdict.NEUTRAL
+        return SuperKernelVerdict.BENEFICIAL if self.gain_us > 0 else SuperKernelVerdict.REGRESSED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class MatchedProfiles:
     """A candidate compared with its baseline; ``gains`` in execution order."""
 
     baseline: Profile
@@ -113,7 +113,7 @@ class Comparison:
         }
 
 
-def compare(baseline: Profile, candidate: Profile) -> Comparison:
+def compare(baseline: Profile, candidate: Profile) -> MatchedProfiles:
     """Compare every SuperKernel of ``candidate`` with the operators of ``baseline`` that it replaces."""
     superkernels = candidate.kernels[candidate.kernels["is_superkernel"]]
     before = _main_rows(baseline, baseline.shown_step)
@@ -126,7 +126,7 @@ def compare(baseline: Profile, candidate: Profile) -> Comparison:
               operators[slice(*places.get(str(name), (0, 0)))])
         for name, rows in superkernels.groupby("name", sort=False)
     )  # fmt: skip
-    return Comparison(baseline, candidate, gains)
+    return MatchedProfiles(baseline, candidate, gains)
 
 
 def _gain(

@@ -25,7 +25,7 @@ STEP_GAP = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Repetition:
     """``count`` repetitions of ``period`` tokens from ``start``; the pattern continues for ``extra`` more tokens."""
 
     start: int
@@ -39,9 +39,9 @@ class Run:
         return self.period * self.count
 
 
-def longest_run(tokens: Tokens, min_period: int = 1) -> Run | None:
+def longest_run(tokens: Tokens, min_period: int = 1) -> Repetition | None:
     """Return the run that covers the most tokens, with the shortest period; None if nothing repeats."""
-    best: Run | None = None
+    best: Repetition | None = None
     longest = min(len(tokens) // 2, MAX_LAYER, MAX_COMPARISONS // max(len(tokens), 1))
     for period in range(min_period, longest + 1):
         if best and best.coverage >= len(tokens) - best.period:
@@ -49,7 +49,7 @@ def longest_run(tokens: Tokens, min_period: int = 1) -> Run | None:
         start, length = _longest_stretch(tokens[:-period] == tokens[period:])
         if length < period:
             continue
-        run = Run(start, period, length // period + 1, length % period)
+        run = Repetition(start, period, length // period + 1, length % period)
         if best is None or run.coverage > best.coverage:
             best = run
     return best
@@ -224,7 +224,7 @@ def split_layers(tokens: Tokens, marks: Landmarks) -> list[tuple[int, int]]:
     return max(splits, key=lambda layers: sum(end - start for start, end in layers))
 
 
-def _first_kernels(marks: Landmarks, run: Run) -> Sequence[int]:
+def _first_kernels(marks: Landmarks, run: Repetition) -> Sequence[int]:
     """Return the offsets from the run's start at which a layer may begin: by repetition alone, all fit equally well."""
     period = np.arange(run.start, run.start + run.period)
     rest, norms = np.flatnonzero(marks.rest[period]), np.flatnonzero(marks.norm[period])
@@ -238,7 +238,7 @@ def _first_kernels(marks: Landmarks, run: Run) -> Sequence[int]:
     return range(run.extra + 1)
 
 
-def _around(tokens: Tokens, marks: Landmarks, run: Run, offset: int) -> list[tuple[int, int]]:
+def _around(tokens: Tokens, marks: Landmarks, run: Repetition, offset: int) -> list[tuple[int, int]]:
     """Return the run's layers if they begin at ``offset``, and those of other kinds before and after them."""
     start = run.start + offset
     count = run.count - (offset > run.extra)

@@ -12,7 +12,7 @@ from sktune.core.errors import BadInputError
 from sktune.core.files import real_path
 from sktune.profiling import timeline
 from sktune.profiling.analysis import Profile, analyse
-from sktune.profiling.comparison import Comparison, compare
+from sktune.profiling.comparison import MatchedProfiles, compare
 from sktune.profiling.readers.reading import read_profile
 
 FOLDER = "profiles"
@@ -23,7 +23,7 @@ class ProfileReport:
     """An analysed profile, its comparison with a candidate if there is one, and the path of the page."""
 
     profile: Profile
-    comparison: Comparison | None
+    comparison: MatchedProfiles | None
     picture: Path
 
     @property

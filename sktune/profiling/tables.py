@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from sktune.profiling.analysis import Bottleneck, Bound, Profile
-from sktune.profiling.comparison import Comparison, SuperKernelGain
+from sktune.profiling.comparison import MatchedProfiles, SuperKernelGain
 
 LISTED_SCOPES = 20
 UNITS_TO_TRY = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FigureTable:
     """Cells as text; the first column is a name, the others are figures.
 
     ``spare`` are the columns that a narrow terminal leaves out, the least important first.
@@ -53,13 +53,13 @@ def overview(profile: Profile) -> str:
     )
 
 
-def profile_tables(profile: Profile) -> list[Table]:
+def profile_tables(profile: Profile) -> list[FigureTable]:
     """Return all tables of one profile."""
     advice = [_bounds(profile.bottleneck), _units(profile)] if profile.bottleneck else []
     return [_times(profile), *advice, _top(profile)]
 
 
-def _times(profile: Profile) -> Table:
+def _times(profile: Profile) -> FigureTable:
     median = profile.median
 
     def row(name: str, value: float) -> tuple[str, str, str]:
@@ -79,10 +79,10 @@ def _times(profile: Profile) -> Table:
         notes.append(f"Between steps the device waits {profile.between_steps_ms:.3f} ms for the host.")
     if waits:
         notes.append(f"The profiler's wait column, per step: {waits}.")
-    return Table("Time of a step, medians", ("", "ms", "of the step"), tuple(rows), " ".join(notes))
+    return FigureTable("Time of a step, medians", ("", "ms", "of the step"), tuple(rows), " ".join(notes))
 
 
-def _bounds(bottleneck: Bottleneck) -> Table:
+def _bounds(bottleneck: Bottleneck) -> FigureTable:
     meaning = {
         Bound.COMPUTE: "kernels that mostly compute",
         Bound.MEMORY: "kernels that mostly move data",
@@ -93,10 +93,10 @@ def _bounds(bottleneck: Bottleneck) -> Table:
     note = f"Compute and memory are distinguished by {bottleneck.evidence}."
     if bottleneck.scalar_share:
         note += f" {bottleneck.scalar_share:.1%} of the step is in kernels whose busiest pipe is the scalar unit."
-    return Table(f"Bottleneck: {bottleneck.bound}", ("", "of the step", "what"), rows, note, spare=("what",))
+    return FigureTable(f"Bottleneck: {bottleneck.bound}", ("", "of the step", "what"), rows, note, spare=("what",))
 
 
-def _units(profile: Profile) -> Table:
+def _units(profile: Profile) -> FigureTable:
     rows = tuple(
         (
             unit.parameter, str(unit.layers), f"{unit.kernels:.0f}", f"{unit.busy_ms:.3f}", f"{unit.gap_ms:.3f}",
@@ -111,25 +111,25 @@ def _units(profile: Profile) -> Table:
     )
     columns = ("unit", "layers", "kernels each", "busy ms", "gaps inside ms", "launches ms")
     title = "Units, in the order in which to try scopes on them"
-    return Table(title, columns, rows, note, spare=("layers", "kernels each", "busy ms", "launches ms"))
+    return FigureTable(title, columns, rows, note, spare=("layers", "kernels each", "busy ms", "launches ms"))
 
 
-def _top(profile: Profile) -> Table:
+def _top(profile: Profile) -> FigureTable:
     rows = tuple((row.type, str(row.count), f"{row.total_ms:.3f}", f"{row.share:.1%}") for row in profile.top)
-    return Table("Slowest operator types, all steps", ("type", "count", "ms", "of all kernels"), rows)
+    return FigureTable("Slowest operator types, all steps", ("type", "count", "ms", "of all kernels"), rows)
 
 
-def comparison_tables(comparison: Comparison) -> list[Table]:
+def comparison_tables(comparison: MatchedProfiles) -> list[FigureTable]:
     """Return gains and losses of the SuperKernels, and what they replace."""
     gains = _gains(comparison)
     return [gains, _replaced(comparison)] if gains.rows else [gains]
 
 
-def _gains(comparison: Comparison) -> Table:
+def _gains(comparison: MatchedProfiles) -> FigureTable:
     title = "SuperKernels against the operators that they replace (P50)"
     columns = ("scope", "SKs", "ops", "before us", "SK us", "gain us", "noise us", "verdict")
     if not comparison.gains:
-        return Table(title, columns, (), "The candidate has no SuperKernels; are the files swapped?")
+        return FigureTable(title, columns, (), "The candidate has no SuperKernels; are the files swapped?")
     known = [gain for gain in comparison.gains if gain.replaced]
     count = len(comparison.gains)
     if not known:
@@ -137,7 +137,7 @@ def _gains(comparison: Comparison) -> Table:
             f"no gain is known. The operators that the candidate's {count} SuperKernels replace were not found in the "
             "baseline, neither by their names nor by the kernels before and after."
         )
-        return Table(title, columns, (), note)
+        return FigureTable(title, columns, (), note)
     rows = tuple(
         (
             scope, str(len(gains)), f"{_mean(len(g.replaced) for g in gains):.0f}",
@@ -155,10 +155,10 @@ def _gains(comparison: Comparison) -> Table:
     )
     if missing := count - len(known):
         note += f" For {missing} more, the operators that they replace were not found in the baseline."
-    return Table(title, columns, rows, note, spare=("noise us", "ops", "SKs", "SK us", "before us"))
+    return FigureTable(title, columns, rows, note, spare=("noise us", "ops", "SKs", "SK us", "before us"))
 
 
-def _replaced(comparison: Comparison) -> Table:
+def _replaced(comparison: MatchedProfiles) -> FigureTable:
     rows = []
     for scope, gains in _by_scope(comparison):
         (types, alike), *others = Counter(
@@ -167,10 +167,10 @@ def _replaced(comparison: Comparison) -> Table:
         runs = ((kind, len([*run])) for kind, run in groupby(types))
         listed = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in runs)
         rows.append((scope, listed + (f" (in {alike} of {len(gains)})" if others else "")))
-    return Table("The operators that they replace, by type", ("scope", "operators"), tuple(rows))
+    return FigureTable("The operators that they replace, by type", ("scope", "operators"), tuple(rows))
 
 
-def _by_scope(comparison: Comparison) -> list[tuple[str, list[SuperKernelGain]]]:
+def _by_scope(comparison: MatchedProfiles) -> list[tuple[str, list[SuperKernelGain]]]:
     """Return the SuperKernels whose operators are known, together if their scopes differ only in numbers."""
     groups: dict[str, list[SuperKernelGain]] = {}
     for gain in comparison.gains:

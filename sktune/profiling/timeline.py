@@ -11,9 +11,9 @@ import pandas as pd
 from sktune.core.errors import ProfileError
 from sktune.core.files import write_text
 from sktune.profiling.analysis import Profile
-from sktune.profiling.comparison import Comparison
+from sktune.profiling.comparison import MatchedProfiles
 from sktune.profiling.structure import NO_LAYER, main_stream
-from sktune.profiling.tables import Table, comparison_tables, headline, overview, profile_tables
+from sktune.profiling.tables import FigureTable, comparison_tables, headline, overview, profile_tables
 
 MAX_KERNELS = 50_000
 """Only this many kernels of a step are drawn, so that a browser can handle the page."""
@@ -21,7 +21,7 @@ MAX_KERNELS = 50_000
 _PAGE = Path(__file__).parent / "timeline.html"
 
 
-def render(profile: Profile, title: str, comparison: Comparison | None = None) -> str:
+def render(profile: Profile, title: str, comparison: MatchedProfiles | None = None) -> str:
     """Return the page: ``profile``, and below it the candidate of ``comparison``, if given, on the same time axis."""
     shown = [("baseline" if comparison else "", profile)]
     tables = profile_tables(profile)
@@ -54,7 +54,7 @@ def write(page: str, path: Path) -> Path:
     return path
 
 
-def _plain(table: Table) -> dict[str, Any]:
+def _plain(table: FigureTable) -> dict[str, Any]:
     return {"title": table.title, "columns": table.columns, "rows": table.rows, "note": table.note}
 
 

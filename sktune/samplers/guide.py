@@ -23,10 +23,10 @@ from sktune.core.space import (
     is_feed_forward,
     limit_of,
 )
-from sktune.samplers.procedure import Answer, Procedure, ProcedureSampler
+from sktune.samplers.procedure import PlanAnswer, Procedure, ProcedureSampler
 from sktune.study.strategy import Strategy
 
-Step = Generator[Values, Answer, Answer]
+Step = Generator[Values, PlanAnswer, PlanAnswer]
 
 
 def _strategy(name: str, procedure: Callable[[SearchSpace], Procedure]) -> Strategy:
@@ -40,7 +40,7 @@ class _Best:
     """The fastest point so far."""
 
     def __init__(self, point: Values) -> None:
-        self.point, self.answer = point, Answer()
+        self.point, self.answer = point, PlanAnswer()
 
     def keep_if_faster(self, point: Values) -> Step:
         """Ask for ``point``, keep it if it passes and is faster, and return the answer."""
@@ -71,7 +71,7 @@ def _bottom_up(space: SearchSpace) -> Procedure:
 def _top_down(space: SearchSpace) -> Procedure:
     """Narrower and narrower scopes until narrowing no longer helps; if all fail, without the blamed units."""
     best = _Best(_narrow(space))
-    answer, point = Answer(), best.point
+    answer, point = PlanAnswer(), best.point
     for point in reversed(list(_widening(space))):
         answer = yield from best.keep_if_faster(point)
         if answer.is_complete and best.point is not point:
@@ -96,7 +96,7 @@ def _by_profile(space: SearchSpace) -> Procedure:
     return best.point
 
 
-def _options(space: SearchSpace, best: _Best) -> Generator[Values, Answer, None]:
+def _options(space: SearchSpace, best: _Best) -> Generator[Values, PlanAnswer, None]:
     for name in space.option_names:
         for value in space.choices[name]:
             if value != best.point[name]:
@@ -104,8 +104,8 @@ def _options(space: SearchSpace, best: _Best) -> Generator[Values, Answer, None]
 
 
 def _without_the_blamed(
-    space: SearchSpace, best: _Best, widest: Values, answer: Answer
-) -> Generator[Values, Answer, None]:
+    space: SearchSpace, best: _Best, widest: Values, answer: PlanAnswer
+) -> Generator[Values, PlanAnswer, None]:
     """Leave out the blamed scope of the failed point ``widest``, then add back those of its parts that pass.
 
     If no scope is blamed, every layer kind is a suspect.
@@ -121,7 +121,7 @@ def _without_the_blamed(
     yield from _bisect(best, list(groups.values()))
 
 
-def _bisect(best: _Best, groups: Sequence[Sequence[str]]) -> Generator[Values, Answer, None]:
+def _bisect(best: _Best, groups: Sequence[Sequence[str]]) -> Generator[Values, PlanAnswer, None]:
     """Add ``groups`` of units to the best point: all together, or else those of their halves that pass and are faster.
 
     Groups are split at layers first, then at units.

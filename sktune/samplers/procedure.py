@@ -22,7 +22,7 @@ from sktune.study.strategy import distributions
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PlanAnswer:
     """The result of a plan.
 
     Attributes:
@@ -41,7 +41,7 @@ class Answer:
         return not self.is_complete and math.isinf(self.latency_ms)
 
 
-Procedure = Generator[Values, Answer, Values]
+Procedure = Generator[Values, PlanAnswer, Values]
 """Yields points and is sent answers; returns the best point at its end."""
 
 
@@ -65,7 +65,7 @@ class ProcedureSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Return the procedure's first point with a new plan."""
         others = [other for other in study.get_trials(deepcopy=False) if other.number != trial.number]
-        known = {Plan(): Answer(), **answers(self._space, others)}
+        known = {Plan(): PlanAnswer(), **answers(self._space, others)}
         running = self._procedure(self._space)
         try:
             point = next(running)
@@ -82,9 +82,9 @@ class ProcedureSampler(BaseSampler):
         raise NotImplementedError(f"the space has no parameter {param_name!r}")
 
 
-def answers(space: SearchSpace, trials: Sequence[FrozenTrial]) -> Mapping[Plan, Answer]:
+def answers(space: SearchSpace, trials: Sequence[FrozenTrial]) -> Mapping[Plan, PlanAnswer]:
     """Return the results of the plans in ``trials``; a running one counts as failed so far."""
-    results: dict[Plan, Answer] = {}
+    results: dict[Plan, PlanAnswer] = {}
     for trial in trials:
         if trial.state is TrialState.WAITING or not trial.params.keys() >= space.choices.keys():
             continue
@@ -94,5 +94,5 @@ def answers(space: SearchSpace, trials: Sequence[FrozenTrial]) -> Mapping[Plan, 
         is_complete = trial.state is TrialState.COMPLETE
         value = trial.value if is_complete else trial.intermediate_values.get(0)
         blamed = (trial.user_attrs.get(OUTCOME) or {}).get("blamed", "")
-        results.setdefault(plan, Answer(is_complete, math.inf if value is None else value, blamed))
+        results.setdefault(plan, PlanAnswer(is_complete, math.inf if value is None else value, blamed))
     return results

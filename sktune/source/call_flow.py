@@ -9,9 +9,9 @@ import libcst as cst
 import libcst.matchers as m
 
 from sktune.core.plan_file import MAX_LAYERS
-from sktune.source.classes import LAYER_INDEX, ModuleClass, argument_of, attribute_of_self, calls_in, last_name
-from sktune.source.runs import Function, Run, Statement, Step, Turn
-from sktune.source.values import Known, Place, evaluate, truth_of
+from sktune.source.classes import LAYER_INDEX, SourceClass, argument_of, attribute_of_self, calls_in, last_name
+from sktune.source.runs import Function, Statement, StatementCall, SuiteRun, Turn
+from sktune.source.values import EvaluationPlace, Known, evaluate, truth_of
 
 MAX_DEPTH = 40
 
@@ -67,7 +67,7 @@ class Follower:
         modules: the modules of which a method was called, each with its possible classes.
     """
 
-    def __init__(self, classes: Mapping[str, ModuleClass], units: Sequence[str], n_layers: int, known: Known) -> None:
+    def __init__(self, classes: Mapping[str, SourceClass], units: Sequence[str], n_layers: int, known: Known) -> None:
         self._classes, self._n_layers, self._known = classes, n_layers, known
         self._below = _below(units)
         self._children = {name: each.children(tuple(classes)) for name, each in classes.items()}
@@ -76,13 +76,13 @@ class Follower:
         self._values: dict[tuple[Any, ...], Any] = {}
         self.modules: dict[str, tuple[str, ...]] = {}
 
-    def follow(self, root: ModuleClass, method: str) -> Run | None:
+    def follow(self, root: SourceClass, method: str) -> SuiteRun | None:
         """Return the run of ``method`` of the model ``root``; None if its class does not define it."""
         if method not in root.methods:
             return None
         return self._method(root, method, _Context(Function(root, root.methods[method]), ""))
 
-    def _method(self, owner: ModuleClass, name: str, here: _Context) -> Run | None:
+    def _method(self, owner: SourceClass, name: str, here: _Context) -> SuiteRun | None:
         if name not in owner.methods or self._depth > MAX_DEPTH:
             return None
         node = owner.methods[name]
@@ -92,7 +92,7 @@ class Follower:
         self._depth -= 1
         return run
 
-    def _suite(self, suite: cst.BaseSuite, here: _Context) -> Run:
+    def _suite(self, suite: cst.BaseSuite, here: _Context) -> SuiteRun:
         statements = []
         names, parts = dict(here.names), dict(here.parts)
         ended = False
@@ -105,7 +105,7 @@ class Follower:
             names |= self._bound(node, self._module_path, local)
             parts |= self._bound(node, self._part_of, local)
             ended = ended or self._ends(node, local)
-        return Run(
+        return SuiteRun(
             suite, here.function, here.layer, here.index, tuple(statements), here.prefix, here.turn, here.is_repeated
         )
 
@@ -129,7 +129,7 @@ class Follower:
             return any(self._may_leave(each, here) for each in inside)
         return False
 
-    def _steps(self, node: cst.BaseStatement, here: _Context) -> Iterator[Step]:
+    def _steps(self, node: cst.BaseStatement, here: _Context) -> Iterator[StatementCall]:
         if isinstance(node, cst.If):
             yield from self._calls(node.test, here)
             yield from self._branches(node, here)
@@ -147,14 +147,14 @@ class Follower:
         elif not isinstance(node, cst.FunctionDef | cst.ClassDef):
             yield from self._calls(node, here)
 
-    def _branches(self, node: cst.If, here: _Context) -> Iterator[Step]:
+    def _branches(self, node: cst.If, here: _Context) -> Iterator[StatementCall]:
         taken = self._taken(node, here)
         runs = [self._suite(body, here) for body in taken if body is not None]
         firsts = frozenset().union(*(run.firsts for run in runs))
         lasts = frozenset().union(*(run.lasts for run in runs))
         if firsts:
             exits = frozenset().union(*(run.lasts if _leaves(run.suite) else run.exits for run in runs))
-            yield Step(firsts, lasts, tuple(runs), exits, is_certain=len(taken) == 1)
+            yield StatementCall(firsts, lasts, tuple(runs), exits, is_certain=len(taken) == 1)
 
     def _taken(self, node: cst.If, here: _Context) -> list[cst.BaseSuite | None]:
         """Return the branches that a decode step may take; None for "none of them"."""
@@ -182,12 +182,12 @@ class Follower:
         alone = (*key, *names.values(), *made_with.values())
         known = next((each for each in (key, alone) if each in self._values), None)
         if known is None:
-            value = evaluate(node, Place(self._known, owner, names, function, made_with))
+            value = evaluate(node, EvaluationPlace(self._known, owner, names, function, made_with))
             known = alone if names.was_read or made_with.was_read else key
             self._values[known] = value
         return self._values[known]
 
-    def _loop(self, node: cst.For, here: _Context) -> Iterator[Step]:
+    def _loop(self, node: cst.For, here: _Context) -> Iterator[StatementCall]:
         over = self._list_of(node, here)
         path, counter = over.path, over.counter
         count = self._length(node, path, here) if path else 0
@@ -285,12 +285,12 @@ class Follower:
                 bound[target.value] = path
         return bound
 
-    def _calls(self, node: cst.CSTNode, here: _Context) -> Iterator[Step]:
+    def _calls(self, node: cst.CSTNode, here: _Context) -> Iterator[StatementCall]:
         for call in calls_in(node):
             if step := self._call(call, here):
                 yield step
 
-    def _call(self, call: cst.Call, here: _Context) -> Step | None:
+    def _call(self, call: cst.Call, here: _Context) -> StatementCall | None:
         function = call.func
         name = attribute_of_self(function)
         if name and name in here.function.owner.methods:
@@ -312,24 +312,24 @@ class Follower:
             return here.prefix + name
         return None
 
-    def _module(self, path: str, method: str, here: _Context) -> Step | None:
+    def _module(self, path: str, method: str, here: _Context) -> StatementCall | None:
         """Return the step of a submodule: followed if scopes begin or end inside it, else as one unit."""
         makers = self._makers(path, here)
         if makers is None:
             return None
         self.modules[path] = tuple(makers)
         if path not in self._below:
-            return Step(frozenset({path}), frozenset({path}))
+            return StatementCall(frozenset({path}), frozenset({path}))
         runs = []
         for owner, calls in ((self._classes[name], calls) for name, calls in makers.items()):
             inside = replace(here, prefix=path + ".", made_with=self._arguments(owner, calls, path, here))
             if (run := self._method(owner, method, inside)) and run.firsts:
                 runs.append(run)
         if not runs:
-            return Step(frozenset({path}), frozenset({path}))
+            return StatementCall(frozenset({path}), frozenset({path}))
         firsts = frozenset().union(*(run.firsts for run in runs))
         lasts = frozenset().union(*(run.lasts for run in runs))
-        return Step(firsts, lasts, tuple(runs), is_certain=len(makers) == 1)
+        return StatementCall(firsts, lasts, tuple(runs), is_certain=len(makers) == 1)
 
     def _makers(self, path: str, here: _Context) -> Mapping[str, Sequence[cst.Call]] | None:
         """Return the possible classes of a submodule, or of an element of its lists, each with the calls that make it.
@@ -347,7 +347,7 @@ class Follower:
         exists = any(not m.matches(value, m.Name("None")) for value in made)
         return {each: called for each, called in makers.items() if called} if exists else None
 
-    def _arguments(self, made: ModuleClass, calls: Sequence[cst.Call], path: str, here: _Context) -> dict[str, Any]:
+    def _arguments(self, made: SourceClass, calls: Sequence[cst.Call], path: str, here: _Context) -> dict[str, Any]:
         """Return the arguments of a submodule's ``__init__``, as far as they are known."""
         given = {name: argument_of(calls[0], made, name) for name in made.parameters} if len(calls) == 1 else {}
         values = {name: self._value(node, here, in_init=True) for name, node in given.items() if node is not None}
@@ -412,13 +412,13 @@ def _number(index: cst.BaseSlice, numbers: Mapping[str, int]) -> int | None:
     return int(index.value.value) if isinstance(index.value, cst.Integer) else numbers.get(last_name(index.value))
 
 
-def _of_run(run: Run | None) -> Step | None:
-    return Step(run.firsts, run.lasts, (run,)) if run and run.firsts else None
+def _of_run(run: SuiteRun | None) -> StatementCall | None:
+    return StatementCall(run.firsts, run.lasts, (run,)) if run and run.firsts else None
 
 
-def _inside(runs: Sequence[Run], *, is_certain: bool = True) -> Iterator[Step]:
+def _inside(runs: Sequence[SuiteRun], *, is_certain: bool = True) -> Iterator[StatementCall]:
     """Yield one step for consecutive runs, if any of them runs a module."""
     running = [run for run in runs if run.firsts]
     if running:
         exits = frozenset().union(*(run.exits for run in running))
-        yield Step(running[0].firsts, running[-1].lasts, tuple(runs), exits, is_certain=is_certain)
+        yield StatementCall(running[0].firsts, running[-1].lasts, tuple(runs), exits, is_certain=is_certain)

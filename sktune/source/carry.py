@@ -10,8 +10,8 @@ import libcst.matchers as m
 from sktune.core.errors import PlanError
 from sktune.core.plan import Options, Plan, Scope
 from sktune.core.plan_file import runs_of_kinds
-from sktune.source.classes import LAYER_INDEX, ModuleClass, last_name
-from sktune.source.values import Known, Place, truth
+from sktune.source.classes import LAYER_INDEX, SourceClass, last_name
+from sktune.source.values import EvaluationPlace, Known, truth
 
 UNIT = re.compile(r"(?P<list>.*?)\.(?P<layer>\d+)\.(?P<key>.+)")
 
@@ -171,7 +171,7 @@ def _at(unit: str, layer: int) -> str:
     return f"{match['list']}.{layer}.{match['key']}"
 
 
-def own_kinds(classes: Mapping[str, ModuleClass], plan: Plan, known: Known, count: int) -> Kinds | None:
+def own_kinds(classes: Mapping[str, SourceClass], plan: Plan, known: Known, count: int) -> Kinds | None:
     """Return a name for the kind of each of the model's layers: which conditions its ``__init__`` meets.
 
     None if a condition on the layer's number cannot be decided.
@@ -188,7 +188,7 @@ def own_kinds(classes: Mapping[str, ModuleClass], plan: Plan, known: Known, coun
     parameters = [name for name in LAYER_INDEX if name in layer.parameters]
     kinds: list[str] = []
     for number in range(count):
-        place = Place(known, layer, dict.fromkeys(parameters, number))
+        place = EvaluationPlace(known, layer, dict.fromkeys(parameters, number))
         decided = [truth(test, place) for test in tests]
         if None in decided:
             return None
@@ -201,7 +201,7 @@ def _named(kinds: Kinds) -> Kinds:
     return [f"of kind {order.index(kind) + 1}" for kind in kinds]
 
 
-def _layer_class(classes: Mapping[str, ModuleClass], plan: Plan) -> ModuleClass | None:
+def _layer_class(classes: Mapping[str, SourceClass], plan: Plan) -> SourceClass | None:
     """Return the class of the layers: of the first list that has the name of the list in the plan."""
     matches = (UNIT.match(unit) for scope in plan.scopes for unit in (scope.first, scope.last))
     name = next((match["list"].rpartition(".")[2] for match in matches if match), None)
@@ -212,7 +212,7 @@ def _layer_class(classes: Mapping[str, ModuleClass], plan: Plan) -> ModuleClass 
     return None
 
 
-def _depends_on_layer(node: cst.CSTNode, owner: ModuleClass, depth: int = 0) -> bool:
+def _depends_on_layer(node: cst.CSTNode, owner: SourceClass, depth: int = 0) -> bool:
     """Whether an expression in ``__init__`` reads the layer's number, directly or through an attribute."""
     names = {last_name(each) for each in m.findall(node, m.Name() | m.Attribute())}
     if names & set(LAYER_INDEX):

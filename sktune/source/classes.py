@@ -25,12 +25,12 @@ class Child:
 
 
 @dataclass(frozen=True)
-class ModuleClass:
+class SourceClass:
     """One class of a file."""
 
     name: str
     node: cst.ClassDef
-    base: "ModuleClass | None" = None
+    base: "SourceClass | None" = None
     """Its first base class, if that is in this file."""
 
     @cached_property
@@ -53,7 +53,7 @@ class ModuleClass:
     def initializers(self) -> Sequence[cst.FunctionDef]:
         """``__init__``, and the methods that it calls, directly or indirectly; also those of base classes."""
         functions: dict[cst.FunctionDef, None] = {}
-        pending: list[tuple[ModuleClass | None, str]] = [(self, "__init__")]
+        pending: list[tuple[SourceClass | None, str]] = [(self, "__init__")]
         while pending:
             owner, name = pending.pop(0)
             while owner and name not in owner.methods:
@@ -108,13 +108,13 @@ class ModuleClass:
         return _children(self, known)
 
 
-def constructions(classes: Mapping[str, ModuleClass], name: str) -> Iterator[tuple[ModuleClass, cst.Call]]:
+def constructions(classes: Mapping[str, SourceClass], name: str) -> Iterator[tuple[SourceClass, cst.Call]]:
     """Yield where instances of the class ``name`` are made: the class that makes one, and the call."""
     for owner in classes.values():
         yield from ((owner, call) for call in owner.made.get(name, ()))
 
 
-def argument_of(call: cst.Call, made: ModuleClass, parameter: str) -> cst.BaseExpression | None:
+def argument_of(call: cst.Call, made: SourceClass, parameter: str) -> cst.BaseExpression | None:
     """Return what a call of a class passes for a parameter of its ``__init__``; None if that cannot be seen."""
     for argument in call.args:
         if argument.keyword and argument.keyword.value == parameter:
@@ -143,7 +143,7 @@ def _assignments(suite: cst.BaseSuite, above: Conditions) -> Iterator[tuple[cst.
 
 
 @lru_cache(maxsize=512)
-def _children(owner: ModuleClass, known: tuple[str, ...]) -> Mapping[str, Child]:
+def _children(owner: SourceClass, known: tuple[str, ...]) -> Mapping[str, Child]:
     children: dict[str, Child] = {}
     for name, values in owner.assigned.items():
         called = [last_name(call.func) for value in values for call in calls_in(value)]
@@ -182,13 +182,13 @@ def _is_nested_too_deeply(text: str) -> bool:
 
 
 @lru_cache(maxsize=4)
-def classes_of(tree: cst.Module) -> Mapping[str, ModuleClass]:
+def classes_of(tree: cst.Module) -> Mapping[str, SourceClass]:
     """Return the top-level classes of a file, by name."""
-    classes: dict[str, ModuleClass] = {}
+    classes: dict[str, SourceClass] = {}
     for item in tree.body:
         if isinstance(item, cst.ClassDef):
             bases = [classes[name] for name in (last_name(base.value) for base in item.bases) if name in classes]
-            classes[item.name.value] = ModuleClass(item.name.value, item, bases[0] if bases else None)
+            classes[item.name.value] = SourceClass(item.name.value, item, bases[0] if bases else None)
     return classes
 
 

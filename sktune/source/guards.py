@@ -9,7 +9,7 @@ import libcst.matchers as m
 from sktune.core.errors import PlanError
 from sktune.source.classes import (
     LAYER_INDEX,
-    ModuleClass,
+    SourceClass,
     argument_of,
     constructions,
     last_name,
@@ -21,8 +21,8 @@ from sktune.source.values import (
     CARRIED_PREFILL,
     PREFILL,
     UNKNOWN,
+    EvaluationPlace,
     Known,
-    Place,
     Reading,
     evaluate,
     reading_of,
@@ -49,7 +49,7 @@ class Guards:
         drafts: the classes that make draft layers of a class with scopes.
     """
 
-    def __init__(self, classes: Mapping[str, ModuleClass], placed: Placed, n_layers: int, known: Known) -> None:
+    def __init__(self, classes: Mapping[str, SourceClass], placed: Placed, n_layers: int, known: Known) -> None:
         self._classes, self._placed, self._n_layers = classes, placed, n_layers
         self._known = Known(known.settings, {**known.config, COUNT: n_layers})
         self.additions: dict[str, list[str]] = {}
@@ -85,10 +85,10 @@ class Guards:
             )
         return f"self.{self._add(owner, parameter, parameter)}"
 
-    def _number_of(self, owner: ModuleClass) -> str | None:
+    def _number_of(self, owner: SourceClass) -> str | None:
         return next((name for name in LAYER_INDEX if name in owner.parameters), None)
 
-    def _flag(self, owner: ModuleClass) -> str:
+    def _flag(self, owner: SourceClass) -> str:
         names = [name for name in owner.assigned if "super" in name and "kernel" in name]
         if names:
             values = owner.assigned[names[0]]
@@ -107,7 +107,7 @@ class Guards:
             f"{owner.name} has no flag that enables scopes; add one: self.{FLAG} = config.{FLAG} in its __init__"
         )
 
-    def _add(self, owner: ModuleClass, name: str, value: str) -> str:
+    def _add(self, owner: SourceClass, name: str, value: str) -> str:
         if "__init__" not in owner.methods:
             raise PlanError(f"{owner.name} has no __init__ of its own, in which to set self.{name}; add one")
         line = f"self.{name} = {value}"
@@ -146,7 +146,7 @@ class Guards:
             f"add the parameter {PREFILL} to it"
         )
 
-    def _carriers(self, classes: Sequence[ModuleClass]) -> Mapping[str, Sequence[str]]:
+    def _carriers(self, classes: Sequence[SourceClass]) -> Mapping[str, Sequence[str]]:
         """Return the names of objects that have the prefill flag, each with the expressions that read it."""
         found: dict[str, dict[str, None]] = {}
         for node in (node for owner in classes for node in m.findall(owner.node, CARRIED_PREFILL)):
@@ -188,7 +188,7 @@ class Guards:
                         pending.append(other)
         return {name: list(makers) for name, makers in shared.items() if makers}
 
-    def _is_number(self, owner: ModuleClass, parameter: str, depth: int = 0) -> bool:
+    def _is_number(self, owner: SourceClass, parameter: str, depth: int = 0) -> bool:
         """Whether all calls of a class pass the layer's number, and draft layers have numbers after the last one."""
         if depth > len(self._classes):
             return False
@@ -205,12 +205,12 @@ class Guards:
                 return False
         return True
 
-    def _is_after_the_last(self, value: cst.BaseExpression, maker: ModuleClass, depth: int) -> bool:
+    def _is_after_the_last(self, value: cst.BaseExpression, maker: SourceClass, depth: int) -> bool:
         """Whether an argument in ``__init__`` of a class is at least the number of layers."""
         # The names that a comprehension binds count from 0.
         loops = m.findall(maker.node, m.CompFor() | m.For())
         counted = {last_name(node.target): 0 for node in loops if isinstance(node, cst.CompFor | cst.For)}
-        number = evaluate(value, Place(self._known, maker, counted))
+        number = evaluate(value, EvaluationPlace(self._known, maker, counted))
         if number is not UNKNOWN:
             return isinstance(number, int) and number >= self._n_layers
         name = last_name(value)

@@ -12,7 +12,7 @@ import libcst.matchers as m
 
 from sktune.core.errors import BadInputError
 from sktune.core.plan_file import MAX_LAYERS
-from sktune.source.classes import ModuleClass, classes_of, last_name, parsed
+from sktune.source.classes import SourceClass, classes_of, last_name, parsed
 
 FILE = "config.json"
 MAX_CHARACTERS = 1 << 20
@@ -159,7 +159,7 @@ def _subscript(node: cst.BaseExpression) -> tuple[str, str]:
     return last_name(cst.ensure_type(node, cst.Subscript).value), str(text)
 
 
-def _of_class(owner: ModuleClass) -> dict[str, Any]:
+def _of_class(owner: SourceClass) -> dict[str, Any]:
     """Return the literal defaults of ``__init__``, if the number of layers is among them."""
     init = owner.methods.get("__init__")
     defaults: dict[str, Any] = {}

@@ -9,9 +9,9 @@ import libcst as cst
 from sktune.core.errors import PlanError
 from sktune.core.plan import Options, Plan, Scope
 from sktune.source.call_flow import Follower
-from sktune.source.classes import ModuleClass
-from sktune.source.places import LAYER, CallTree, Place, places_of
-from sktune.source.runs import Function, Run, Step, Turn
+from sktune.source.classes import SourceClass
+from sktune.source.places import LAYER, CallTree, StatementRange, places_of
+from sktune.source.runs import Function, StatementCall, SuiteRun, Turn
 from sktune.source.values import Known
 
 
@@ -110,13 +110,13 @@ class _DecodeStep:
         layers: in which each suite runs, by the suite's identity.
     """
 
-    run: Run
+    run: SuiteRun
     modules: Modules
     layers: Mapping[int, frozenset[int]]
 
 
 def find_blocks(
-    classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known, *, in_calls: bool = False
+    classes: Mapping[str, SourceClass], plan: Plan, n_layers: int, known: Known, *, in_calls: bool = False
 ) -> Placed:
     """Return the blocks that express ``plan``.
 
@@ -128,7 +128,7 @@ def find_blocks(
     """
     step = _decode_step(classes, plan, n_layers, known)
     calls = CallTree(step.run)
-    grouped: dict[tuple[Any, ...], list[tuple[Scope, Place, Place | None]]] = {}
+    grouped: dict[tuple[Any, ...], list[tuple[Scope, StatementRange, StatementRange | None]]] = {}
     for scope in plan.scopes:
         begin, end = places_of(scope, calls, in_calls=in_calls)
         key = begin.key, scope.options, end and (end.key, _distance(begin, end))
@@ -151,7 +151,7 @@ def find_blocks(
     return Placed(tuple(blocks), tuple(apart), frozenset(owners[True]), frozenset(owners[False]))
 
 
-def refuse_missing(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> None:
+def refuse_missing(classes: Mapping[str, SourceClass], plan: Plan, n_layers: int, known: Known) -> None:
     """Refuse a plan with a unit that only other layers have; raises ``MissingUnitError``."""
     try:
         _decode_step(classes, plan, n_layers, known)
@@ -160,7 +160,7 @@ def refuse_missing(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int
             raise
 
 
-def _refuse_shared(members: Sequence[tuple[Scope, Place]], modules: Modules) -> None:
+def _refuse_shared(members: Sequence[tuple[Scope, StatementRange]], modules: Modules) -> None:
     """Refuse a block that would run for other modules of the same layer, too: its condition sees only the layer."""
     scope, place = members[0]
     turn, function = place.run.turn, place.run.function
@@ -181,7 +181,7 @@ def _refuse_shared(members: Sequence[tuple[Scope, Place]], modules: Modules) -> 
         )
 
 
-def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> _DecodeStep:
+def _decode_step(classes: Mapping[str, SourceClass], plan: Plan, n_layers: int, known: Known) -> _DecodeStep:
     units = dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last))
     for outer, inner in ((prefix.rstrip("."), unit) for unit in units for prefix in _prefixes(unit)):
         if outer in units:
@@ -216,7 +216,7 @@ def _in_all_layers(units: Sequence[str], n_layers: int) -> list[str]:
     return [str(layer).join(each) for each in parts for layer in range(n_layers)]
 
 
-def _layers(step: Run | None) -> Mapping[int, frozenset[int]]:
+def _layers(step: SuiteRun | None) -> Mapping[int, frozenset[int]]:
     """Return the layers in which each suite runs."""
     found: dict[int, set[int]] = {}
     for _, run in step.walk() if step else ():
@@ -230,7 +230,7 @@ def _prefixes(unit: str) -> list[str]:
     return ["", *(".".join(parts[:count]) + "." for count in range(1, len(parts)))]
 
 
-def _called(run: Run) -> set[str]:
+def _called(run: SuiteRun) -> set[str]:
     called: set[str] = set()
     for _, each in run.walk():
         for statement in each.statements:
@@ -239,7 +239,7 @@ def _called(run: Run) -> set[str]:
     return called
 
 
-def _renamed(run: Run, prefix: str) -> Run:
+def _renamed(run: SuiteRun, prefix: str) -> SuiteRun:
     """Return the run with the plan's own names for modules."""
     if not prefix:
         return run
@@ -247,7 +247,7 @@ def _renamed(run: Run, prefix: str) -> Run:
     def names(local: frozenset[str]) -> frozenset[str]:
         return frozenset(prefix + name for name in local)
 
-    def renamed(step: Step) -> Step:
+    def renamed(step: StatementCall) -> StatementCall:
         runs = tuple(_renamed(inner, prefix) for inner in step.runs)
         return replace(step, firsts=names(step.firsts), lasts=names(step.lasts), runs=runs, exits=names(step.exits))
 
@@ -255,13 +255,15 @@ def _renamed(run: Run, prefix: str) -> Run:
     return replace(run, statements=statements, prefix=prefix + run.prefix)
 
 
-def _distance(begin: Place, end: Place) -> int | None:
+def _distance(begin: StatementRange, end: StatementRange) -> int | None:
     first, last = begin.run.layer, end.run.layer
     return last - first if first is not None and last is not None else None
 
 
 def _apart(
-    begins: Sequence[tuple[Scope, Place]], ends: Sequence[tuple[Scope, Place]], ran: Mapping[int, frozenset[int]]
+    begins: Sequence[tuple[Scope, StatementRange]],
+    ends: Sequence[tuple[Scope, StatementRange]],
+    ran: Mapping[int, frozenset[int]],
 ) -> Apart:
     begin, end = _block(begins, ran, ends=False), _block(ends, ran, begins=False)
     covers = (begin.covers[0], end.covers[1])
@@ -269,7 +271,11 @@ def _apart(
 
 
 def _block(
-    members: Sequence[tuple[Scope, Place]], ran: Mapping[int, frozenset[int]], *, begins: bool = True, ends: bool = True
+    members: Sequence[tuple[Scope, StatementRange]],
+    ran: Mapping[int, frozenset[int]],
+    *,
+    begins: bool = True,
+    ends: bool = True,
 ) -> Block:
     scope, place = members[0]
     run = place.run
@@ -288,7 +294,7 @@ def _block(
     )  # fmt: skip
 
 
-def _statements(place: Place) -> Iterator[cst.BaseStatement]:
+def _statements(place: StatementRange) -> Iterator[cst.BaseStatement]:
     """Yield the statements of a place, and those of the functions that they call."""
     for statement in place.run.statements[place.first : place.last + 1]:
         yield statement.node
@@ -297,7 +303,7 @@ def _statements(place: Place) -> Iterator[cst.BaseStatement]:
                 yield from (each.node for each in run.statements)
 
 
-def _key(unit: str, run: Run) -> str:
+def _key(unit: str, run: SuiteRun) -> str:
     """Return the name of a unit within its layer, or its own name outside of layers."""
     parts = unit.removeprefix(run.prefix).split(".")
     if run.layer is None:
@@ -307,7 +313,7 @@ def _key(unit: str, run: Run) -> str:
     return "_".join(parts)
 
 
-def _spans_layers(place: Place) -> bool:
+def _spans_layers(place: StatementRange) -> bool:
     statements = place.run.statements[place.first : place.last + 1]
     return all(isinstance(each.node, cst.For) for each in statements if each.steps)
 

@@ -10,17 +10,17 @@ import libcst as cst
 from sktune.core.errors import PlanError
 from sktune.core.plan import Scope
 from sktune.source.besides import around
-from sktune.source.runs import Run, Statement, Step
+from sktune.source.runs import Statement, StatementCall, SuiteRun
 
 LAYER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 """The number of a layer in a unit's name, the first of its numbers."""
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class StatementRange:
     """Consecutive statements of a run, from ``first`` to ``last``; ``depth`` counts the runs around it."""
 
-    run: Run
+    run: SuiteRun
     first: int
     last: int
     depth: int
@@ -35,7 +35,7 @@ class Place:
         return [*(around(first, scope.first, -1) if begins else ()), *(around(last, scope.last, 1) if ends else ())]
 
 
-Way = Sequence[tuple[Run, int, Step | None]]
+Way = Sequence[tuple[SuiteRun, int, StatementCall | None]]
 """From outside to a statement: a run, the number of its statement, and the step in it that goes on; None at last."""
 
 
@@ -46,17 +46,17 @@ class CallTree:
         runs: all of them, each with its depth, from the step's own on.
     """
 
-    def __init__(self, step: Run) -> None:
-        self.runs: list[tuple[int, Run]] = []
-        self._above: dict[Run, tuple[tuple[Run, int, Step], ...]] = {}
-        self._firsts: dict[str, list[tuple[int, Run, int]]] = {}
-        self._lasts: dict[str, list[tuple[int, Run, int]]] = {}
+    def __init__(self, step: SuiteRun) -> None:
+        self.runs: list[tuple[int, SuiteRun]] = []
+        self._above: dict[SuiteRun, tuple[tuple[SuiteRun, int, StatementCall], ...]] = {}
+        self._firsts: dict[str, list[tuple[int, SuiteRun, int]]] = {}
+        self._lasts: dict[str, list[tuple[int, SuiteRun, int]]] = {}
         self._calls: dict[str, list[tuple[int, int]]] = {}
         self._spans: dict[Statement, tuple[int, int]] = {}
         self._count = 0
         self._add(step, ())
 
-    def _add(self, run: Run, above: tuple[tuple[Run, int, Step], ...]) -> None:
+    def _add(self, run: SuiteRun, above: tuple[tuple[SuiteRun, int, StatementCall], ...]) -> None:
         depth = len(above)
         self.runs.append((depth, run))
         self._above[run] = above
@@ -74,17 +74,17 @@ class CallTree:
                     self._add(inner, (*above, (run, index, step)))
             self._spans[statement] = begin, self._count
 
-    def place(self, scope: Scope) -> tuple[Place | None, bool]:
+    def place(self, scope: Scope) -> tuple[StatementRange | None, bool]:
         """Return the innermost statements that begin with the scope's first unit and end with its last.
 
         Also whether there are any that do so in a branch, or for a part of the unit's calls.
         """
         across = _layer_of(scope.first) != _layer_of(scope.last)
-        lasts: dict[Run, list[int]] = {}
+        lasts: dict[SuiteRun, list[int]] = {}
         for _, run, last in self._lasts.get(scope.last, ()):
             lasts.setdefault(run, []).append(last)
         places = [
-            Place(run, first, last, depth)
+            StatementRange(run, first, last, depth)
             for depth, run, first in self._firsts.get(scope.first, ())
             if not (run.is_repeated and run.layer is None and across)  # each pass would have a scope of its own
             for last in lasts.get(run, ())
@@ -94,7 +94,7 @@ class CallTree:
         whole = [place for place in places if all(self._holds_all(place, unit) for unit in (scope.first, scope.last))]
         return max(whole, key=lambda place: (place.depth, place.first - place.last), default=None), bool(places)
 
-    def edges(self, unit: str, side: int) -> list[Place]:
+    def edges(self, unit: str, side: int) -> list[StatementRange]:
         """Return the statements that call ``unit``, and before it nothing, if ``side`` is -1, or after it.
 
         The innermost come first.
@@ -103,12 +103,12 @@ class CallTree:
         for depth, run, index in (self._firsts if side < 0 else self._lasts).get(unit, ()):
             if not run.is_repeated or run.layer is not None:
                 calling = [at for at, each in enumerate(run.statements) if self._calls_in(unit, each, each)]
-                place = Place(run, calling[0], calling[-1], depth)
+                place = StatementRange(run, calling[0], calling[-1], depth)
                 if index == calling[0 if side < 0 else -1] and self._holds_all(place, unit):
                     found[place.run] = place
         return sorted(found.values(), key=lambda place: -place.depth)
 
-    def _holds_all(self, place: Place, unit: str) -> bool:
+    def _holds_all(self, place: StatementRange, unit: str) -> bool:
         """Whether every call of ``unit`` in the decode step is in the statements of ``place``.
 
         A function that several branches call is in the source only once.
@@ -122,7 +122,7 @@ class CallTree:
         begin, end = self._spans[first][0], self._spans[last][1]
         return {node for number, node in self._calls.get(unit, ()) if begin < number <= end}
 
-    def obstacle(self, begin: Place, end: Place) -> str:
+    def obstacle(self, begin: StatementRange, end: StatementRange) -> str:
         """Return why decode may run only one of a scope's two calls; empty if it always runs both."""
         ways: list[Way] = [(*self._above[each.run], (each.run, each.first, None)) for each in (begin, end)]
         common = 0
@@ -147,7 +147,7 @@ class CallTree:
                 return f"a branch or a loop of {run.function.name} has only its begin or only its end"
         return ""
 
-    def innermost(self, unit: str, side: int) -> Run | None:
+    def innermost(self, unit: str, side: int) -> SuiteRun | None:
         """Return the innermost run with a statement that begins with ``unit``, if ``side`` is -1, or ends with it."""
         found = (self._firsts if side < 0 else self._lasts).get(unit, ())
         return max(found, key=lambda each: each[0])[1] if found else None
@@ -158,7 +158,7 @@ class CallTree:
         return min(calls) < min(others) or max(calls) < max(others)
 
 
-def _passes_before(end: Way, begin: Way) -> Iterator[Run]:
+def _passes_before(end: Way, begin: Way) -> Iterator[SuiteRun]:
     """Yield the passes of loops between a scope's begin and its end; both ways start in the innermost common run."""
     for (_, _, step), (inner, _, _) in pairwise(end):
         assert step
@@ -167,7 +167,7 @@ def _passes_before(end: Way, begin: Way) -> Iterator[Run]:
         yield from runs[step.runs.index(begin[1][0]) + 1 :] if is_shared else runs
 
 
-def places_of(scope: Scope, calls: CallTree, *, in_calls: bool) -> tuple[Place, Place | None]:
+def places_of(scope: Scope, calls: CallTree, *, in_calls: bool) -> tuple[StatementRange, StatementRange | None]:
     """Return where a scope is, or where it begins and where it ends, if it can be written as calls.
 
     Raises:

@@ -1,7 +1,7 @@
 """What a step runs: suites, their statements, and the calls in these.
 
 A *suite* is a list of statements at one depth. The same suite runs once for each layer; each time is a separate
-``Run``, so that a scope of layer 7 is found in layer 7's run of the layer's ``forward``.
+``SuiteRun``, so that a scope of layer 7 is found in layer 7's run of the layer's ``forward``.
 """
 
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from sktune.source.classes import ModuleClass
+from sktune.source.classes import SourceClass
 
 
 @dataclass(frozen=True, eq=False)
 class Function:
     """A method, and the class that it belongs to."""
 
-    owner: ModuleClass
+    owner: SourceClass
     node: cst.FunctionDef
 
     @property
@@ -41,7 +41,7 @@ class Turn:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class StatementCall:
     """One call that a statement makes: of a unit, or of code that is followed.
 
     Attributes:
@@ -53,7 +53,7 @@ class Step:
 
     firsts: frozenset[str]
     lasts: frozenset[str]
-    runs: "tuple[Run, ...]" = ()
+    runs: "tuple[SuiteRun, ...]" = ()
     exits: frozenset[str] = frozenset()
     is_certain: bool = True
 
@@ -63,7 +63,7 @@ class Statement:
     """A statement and the steps that it runs, in order; and whether decode may leave its suite in it."""
 
     node: cst.BaseStatement
-    steps: tuple[Step, ...]
+    steps: tuple[StatementCall, ...]
     may_leave: bool = False
 
     @property
@@ -76,7 +76,7 @@ class Statement:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SuiteRun:
     """One run of a suite.
 
     Attributes:
@@ -111,7 +111,7 @@ class Run:
     def exits(self) -> frozenset[str]:
         return frozenset().union(*(step.exits for each in self.statements for step in each.steps))
 
-    def walk(self, depth: int = 0) -> "Iterator[tuple[int, Run]]":
+    def walk(self, depth: int = 0) -> "Iterator[tuple[int, SuiteRun]]":
         """Yield this run and all inside it, with their depths."""
         yield depth, self
         for statement in self.statements:

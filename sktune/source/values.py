@@ -14,7 +14,7 @@ from typing import Any, Final
 import libcst as cst
 import libcst.matchers as m
 
-from sktune.source.classes import ModuleClass, attribute_of_self, last_name, parameters_of
+from sktune.source.classes import SourceClass, attribute_of_self, last_name, parameters_of
 
 PREFILL = "is_prefill"
 """The models' name of the flag that is set in prefill."""
@@ -58,7 +58,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Place:
+class EvaluationPlace:
     """Where an expression is evaluated.
 
     Attributes:
@@ -70,14 +70,14 @@ class Place:
     """
 
     known: Known
-    owner: ModuleClass
+    owner: SourceClass
     names: Mapping[str, Any] = field(default_factory=dict)
     function: cst.FunctionDef | None = None
     made_with: Mapping[str, Any] = field(default_factory=dict)
     pending: frozenset[str] = frozenset()
 
 
-def truth(node: cst.BaseExpression, place: Place, depth: int = 0) -> bool | None:
+def truth(node: cst.BaseExpression, place: EvaluationPlace, depth: int = 0) -> bool | None:
     """Return whether a condition holds in a decode step; None if that is not known."""
     return truth_of(evaluate(node, place, depth))
 
@@ -89,7 +89,7 @@ def truth_of(value: Any) -> bool | None:
     return None if value is UNKNOWN else bool(value)
 
 
-def evaluate(node: cst.CSTNode, place: Place, depth: int = 0) -> Any:
+def evaluate(node: cst.CSTNode, place: EvaluationPlace, depth: int = 0) -> Any:
     """Return the value of an expression in a decode step, or ``UNKNOWN``."""
     if depth > MAX_DEPTH:
         return UNKNOWN
@@ -101,14 +101,14 @@ def evaluate(node: cst.CSTNode, place: Place, depth: int = 0) -> Any:
     return UNKNOWN
 
 
-def _constant(node: Any, _place: Place, _depth: int) -> Any:
+def _constant(node: Any, _place: EvaluationPlace, _depth: int) -> Any:
     try:
         return ast.literal_eval(cst.Module([]).code_for_node(node.with_changes(lpar=[], rpar=[])))
     except (ValueError, SyntaxError):
         return UNKNOWN
 
 
-def _name(node: cst.Name, place: Place, depth: int) -> Any:
+def _name(node: cst.Name, place: EvaluationPlace, depth: int) -> Any:
     constants = {"True": True, "False": False, "None": None}
     if node.value in constants:
         return constants[node.value]
@@ -129,7 +129,7 @@ def _name(node: cst.Name, place: Place, depth: int) -> Any:
     return evaluate(values[0], replace(place, pending=place.pending | {node.value}), depth)
 
 
-def _attribute(node: cst.Attribute, place: Place, depth: int) -> Any:
+def _attribute(node: cst.Attribute, place: EvaluationPlace, depth: int) -> Any:
     if name := attribute_of_self(node):
         values = place.owner.assigned.get(name, ())
         inside = replace(place, function=None, names=place.made_with, pending=frozenset()) if place.function else place
@@ -148,7 +148,7 @@ def _item(part: Any, key: Any, default: Any = UNKNOWN) -> Any:
     return UNKNOWN
 
 
-def _call(node: cst.Call, place: Place, depth: int) -> Any:
+def _call(node: cst.Call, place: EvaluationPlace, depth: int) -> Any:
     arguments = [argument.value for argument in node.args if argument.keyword is None and not argument.star]
     if m.matches(node.func, m.Attribute(attr=m.Name("get"))) and len(arguments) in (1, 2):
         assert isinstance(node.func, cst.Attribute)
@@ -162,7 +162,7 @@ def _call(node: cst.Call, place: Place, depth: int) -> Any:
     return UNKNOWN
 
 
-def _get(owner: cst.BaseExpression, arguments: Sequence[cst.BaseExpression], place: Place, depth: int) -> Any:
+def _get(owner: cst.BaseExpression, arguments: Sequence[cst.BaseExpression], place: EvaluationPlace, depth: int) -> Any:
     """Return what ``owner.get(key, default)`` and ``getattr(owner, key, default)`` return."""
     part, key = evaluate(owner, place, depth), evaluate(arguments[0], place, depth)
     default = evaluate(arguments[1], place, depth) if len(arguments) == 2 else None
@@ -171,7 +171,7 @@ def _get(owner: cst.BaseExpression, arguments: Sequence[cst.BaseExpression], pla
     return _item(part, key, default) if isinstance(part, _Part) and isinstance(key, str) else UNKNOWN
 
 
-def _is_absent(node: cst.BaseExpression, place: Place) -> bool:
+def _is_absent(node: cst.BaseExpression, place: EvaluationPlace) -> bool:
     """Whether the YAML lacks a part that is read from it, as ``custom_params``: the program takes it as empty."""
     reading = reading_of(node, place.owner, place.function)
     if reading is None or reading.root not in SETTINGS:
@@ -182,7 +182,7 @@ def _is_absent(node: cst.BaseExpression, place: Place) -> bool:
     return part is None
 
 
-def _boolean(node: cst.BooleanOperation, place: Place, depth: int) -> Any:
+def _boolean(node: cst.BooleanOperation, place: EvaluationPlace, depth: int) -> Any:
     left, right = evaluate(node.left, place, depth), evaluate(node.right, place, depth)
     decisive = isinstance(node.operator, cst.Or)
     for value in (left, right):
@@ -193,7 +193,7 @@ def _boolean(node: cst.BooleanOperation, place: Place, depth: int) -> Any:
     return UNKNOWN if UNKNOWN in (left, right) else right
 
 
-def _not(node: cst.UnaryOperation, place: Place, depth: int) -> Any:
+def _not(node: cst.UnaryOperation, place: EvaluationPlace, depth: int) -> Any:
     value = evaluate(node.expression, place, depth)
     if isinstance(node.operator, cst.Not):
         return UNKNOWN if isinstance(value, _Unknown | _Part) else not value
@@ -211,7 +211,7 @@ _COMPUTED: Mapping[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _comparison(node: cst.Comparison, place: Place, depth: int) -> Any:
+def _comparison(node: cst.Comparison, place: EvaluationPlace, depth: int) -> Any:
     left, held = evaluate(node.left, place, depth), True
     for target in node.comparisons:
         right = evaluate(target.comparator, place, depth)
@@ -222,7 +222,7 @@ def _comparison(node: cst.Comparison, place: Place, depth: int) -> Any:
     return held
 
 
-def _binary(node: cst.BinaryOperation, place: Place, depth: int) -> Any:
+def _binary(node: cst.BinaryOperation, place: EvaluationPlace, depth: int) -> Any:
     left, right = evaluate(node.left, place, depth), evaluate(node.right, place, depth)
     return _applied(_COMPUTED.get(type(node.operator)), left, right)
 
@@ -236,19 +236,19 @@ def _applied(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) 
         return UNKNOWN
 
 
-def _choice(node: cst.IfExp, place: Place, depth: int) -> Any:
+def _choice(node: cst.IfExp, place: EvaluationPlace, depth: int) -> Any:
     test = truth(node.test, place, depth)
     return UNKNOWN if test is None else evaluate(node.body if test else node.orelse, place, depth)
 
 
-def _subscript(node: cst.Subscript, place: Place, depth: int) -> Any:
+def _subscript(node: cst.Subscript, place: EvaluationPlace, depth: int) -> Any:
     index = node.slice[0].slice if len(node.slice) == 1 else None
     if not isinstance(index, cst.Index):
         return UNKNOWN
     return _item(evaluate(node.value, place, depth), evaluate(index.value, place, depth))
 
 
-_RULES: Mapping[type, Callable[[Any, Place, int], Any]] = {
+_RULES: Mapping[type, Callable[[Any, EvaluationPlace, int], Any]] = {
     cst.Integer: _constant, cst.Float: _constant, cst.SimpleString: _constant, cst.Tuple: _constant,
     cst.List: _constant, cst.Name: _name, cst.Attribute: _attribute, cst.Call: _call, cst.BooleanOperation: _boolean,
     cst.UnaryOperation: _not, cst.Comparison: _comparison, cst.BinaryOperation: _binary, cst.IfExp: _choice,
@@ -269,12 +269,12 @@ class Reading:
     keys: tuple[str, ...]
 
 
-def reading_of(node: cst.CSTNode, owner: ModuleClass, function: cst.FunctionDef | None = None) -> Reading | None:
+def reading_of(node: cst.CSTNode, owner: SourceClass, function: cst.FunctionDef | None = None) -> Reading | None:
     """Return the path that an expression reads, followed through local names and attributes; None if it is none."""
     return _reading(node, owner, function, 0)
 
 
-def _reading(node: cst.CSTNode, owner: ModuleClass, function: cst.FunctionDef | None, depth: int) -> Reading | None:
+def _reading(node: cst.CSTNode, owner: SourceClass, function: cst.FunctionDef | None, depth: int) -> Reading | None:
     def inside(value: cst.CSTNode, key: str = "", within: cst.FunctionDef | None = function) -> Reading | None:
         found = _reading(value, owner, within, depth + 1)
         return Reading(found.root, (*found.keys, key)) if found and key else found

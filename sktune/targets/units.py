@@ -16,7 +16,7 @@ from typing import Any
 from sktune.core.errors import SpaceError, TargetError, nearest
 from sktune.core.layout import Layer, Layout, Unit
 from sktune.core.space import SpaceSpec
-from sktune.program.sktune_program.calls import Call, Calls, Span
+from sktune.program.sktune_program.calls import Calls, CallSpan, ModuleCall
 from sktune.targets.module_tree import ModuleTree
 
 WHOLE_LAYER = "layer"
@@ -45,7 +45,7 @@ class _Stack:
 
     parent: str
     is_list: bool
-    members: tuple[tuple[str, Span], ...]
+    members: tuple[tuple[str, CallSpan], ...]
     classes: Mapping[int, int]
     size: int
 
@@ -59,7 +59,7 @@ class _Stack:
         return any(f"{self.parent}.".startswith(f"{name}.") for name, _ in other.members)
 
 
-def _find_layers(tree: ModuleTree, calls: Calls) -> list[tuple[str, Span]]:
+def _find_layers(tree: ModuleTree, calls: Calls) -> list[tuple[str, CallSpan]]:
     """Return the paths of the decoder layers, in the order in which they run; empty if no siblings look like layers."""
     stacks = _without_frames(list(_stacks(tree, calls)))
     if not stacks:
@@ -87,7 +87,7 @@ def _without_frames(stacks: Sequence[_Stack]) -> list[_Stack]:
 def _stacks(tree: ModuleTree, calls: Calls) -> Iterator[_Stack]:
     """Yield groups of siblings that may be layers, outer ones first."""
     modules = tree.modules
-    groups: dict[str, list[tuple[str, Span]]] = {}
+    groups: dict[str, list[tuple[str, CallSpan]]] = {}
     for name, span in _spans(calls).items():
         if name and tree.children(modules[name]):
             groups.setdefault(name.rpartition(".")[0], []).append((name, span))
@@ -105,19 +105,19 @@ def _stacks(tree: ModuleTree, calls: Calls) -> Iterator[_Stack]:
             yield _Stack(parent, is_list, tuple(members), classes, size)
 
 
-def _spans(calls: Calls) -> dict[str, Span]:
+def _spans(calls: Calls) -> dict[str, CallSpan]:
     """Return the spans of the modules that ran once, and of the containers that do not run themselves."""
     spans = {name: call.span for name, call in calls.once.items() if call.span}
     for call in calls.calls:
         name = call.name.rpartition(".")[0]
         while name and name not in calls.ran and call.span:
             known = spans.get(name, call.span)
-            spans[name] = Span(min(known.began, call.span.began), max(known.ended, call.span.ended))
+            spans[name] = CallSpan(min(known.began, call.span.began), max(known.ended, call.span.ended))
             name = name.rpartition(".")[0]
     return spans
 
 
-def _are_disjoint(spans: Sequence[Span]) -> bool:
+def _are_disjoint(spans: Sequence[CallSpan]) -> bool:
     ordered = sorted(spans, key=lambda span: span.began)
     return all(before.ended < after.began for before, after in pairwise(ordered))
 
@@ -125,7 +125,7 @@ def _are_disjoint(spans: Sequence[Span]) -> bool:
 class _Choice:
     """Chooses the units of a step whose layers are known."""
 
-    def __init__(self, tree: ModuleTree, calls: Calls, layers: Sequence[tuple[str, Span]], spec: SpaceSpec) -> None:
+    def __init__(self, tree: ModuleTree, calls: Calls, layers: Sequence[tuple[str, CallSpan]], spec: SpaceSpec) -> None:
         self._tree, self._calls, self._layers, self._spec = tree, calls, layers, spec
         self._begins = [span.began for _, span in layers]
         self._kinds = [_kind_name(tree, tree.modules[name]) for name, _ in layers]
@@ -174,7 +174,7 @@ class _Choice:
             if index not in others and name in self._calls.once
         ]  # fmt: skip
 
-    def _layer_around(self, call: Call) -> int | None:
+    def _layer_around(self, call: ModuleCall) -> int | None:
         """Return the index of the layer in which a call runs; a layer is not around its own call."""
         assert call.span is not None
         index = bisect_right(self._begins, call.span.began) - 1
@@ -185,7 +185,7 @@ class _Choice:
         is_inside = span.began <= call.span.began and call.span.ended <= span.ended
         return index if is_inside and name != call.name else None
 
-    def _is_outermost(self, call: Call, index: int) -> bool:
+    def _is_outermost(self, call: ModuleCall, index: int) -> bool:
         """Whether a layer calls a module directly, which is in no ``nn.ModuleList`` of the layer.
 
         Members of an ``nn.ModuleList`` do not count: in the next step others may run, as with experts.
@@ -199,7 +199,7 @@ class _Choice:
         parents = [f"{path}.{'.'.join(parts[:count])}" for count in range(1, len(parts))]
         return not any(self._is_module_list(parent) for parent in parents)
 
-    def _is_in_layer(self, span: Span, index: int) -> bool:
+    def _is_in_layer(self, span: CallSpan, index: int) -> bool:
         around = self._layers[index][1]
         return around.began <= span.began and span.ended <= around.ended
 
@@ -217,7 +217,7 @@ class _Choice:
             inside = self._parts(inside[0])
         return inside if len(inside) > 1 else [name]
 
-    def _has_layer(self, call: Call) -> bool:
+    def _has_layer(self, call: ModuleCall) -> bool:
         if call.span is None:
             return False
         index = bisect_right(self._begins, call.span.began)
@@ -247,7 +247,7 @@ class _Choice:
     def _is_module_list(self, path: str) -> bool:
         return self._tree.class_of(self._tree.modules[path]).list_kind == "list"
 
-    def _span(self, unit: Unit) -> Span:
+    def _span(self, unit: Unit) -> CallSpan:
         return self._spans[unit.name]
 
     def _without_outer(self, units: Sequence[Unit]) -> list[Unit]:

@@ -11,7 +11,18 @@ from typing import Any
 from sktune.core.errors import BackendError, NotDeterministicError, described
 from sktune.core.events import Listener
 from sktune.core.events.workers import WorkerJoined, WorkerLost, WorkerQuarantined
-from sktune.engines.base import Answered, Call, Engine, EngineEvent, Joined, Lost, OnEvent, Raised, StageBegan, Worker
+from sktune.engines.base import (
+    Answered,
+    Engine,
+    EngineEvent,
+    Joined,
+    Lost,
+    OnEvent,
+    Raised,
+    RunnerCall,
+    StageBegan,
+    Worker,
+)
 from sktune.runners.base import Opened, Report
 from sktune.tuning.health import dissenters, limit_ms
 
@@ -97,7 +108,7 @@ class Fleet:
         self, worker: Worker, method: str, *arguments: Any, deadline_s: float = math.inf, reports: bool = False
     ) -> int:
         """Have a worker perform a call, and return the call's number."""
-        call = Call(next(self._numbers), method, arguments, reports, deadline_s)
+        call = RunnerCall(next(self._numbers), method, arguments, reports, deadline_s)
         self._busy[call.number] = worker
         self._engine.submit(worker, call)
         return call.number

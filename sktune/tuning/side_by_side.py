@@ -24,7 +24,7 @@ POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """What became of one search: its result, or why it failed."""
 
     request: Request
@@ -36,7 +36,9 @@ StudyListener = Callable[[str, Event], None]
 
 
 @one_blas_thread()
-def search_all(requests: Sequence[Request], listener: StudyListener = lambda study, event: None) -> tuple[Answer, ...]:
+def search_all(
+    requests: Sequence[Request], listener: StudyListener = lambda study, event: None
+) -> tuple[ModelAnswer, ...]:
     """Search for each request, all of which name their study and agree in engine and workers.
 
     Args:
@@ -66,13 +68,13 @@ def _named(request: Request, listener: StudyListener) -> Listener:
     return lambda event: listener(request.study or "", event)
 
 
-def _answer(request: Request, listener: Listener, site: Site | None) -> Answer:
+def _answer(request: Request, listener: Listener, site: Site | None) -> ModelAnswer:
     try:
-        return Answer(request, fewer_layers.search(request, listener, site=site))
+        return ModelAnswer(request, fewer_layers.search(request, listener, site=site))
     except InterruptedSearchError:
         raise
     except SktuneError as failure:
-        return Answer(request, failure=failure)
+        return ModelAnswer(request, failure=failure)
 
 
 class _Searches:
@@ -83,11 +85,11 @@ class _Searches:
         self._division = Division(requests[0].workers)
         self._shares = [self._division.share(request.max_trials) for request in requests]
         self._threads: dict[int, threading.Thread] = {}
-        self._ended: queue.SimpleQueue[tuple[int, Answer | BaseException]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[int, ModelAnswer | BaseException]] = queue.SimpleQueue()
 
-    def run(self, is_stopping: Callable[[], bool]) -> tuple[Answer, ...]:
+    def run(self, is_stopping: Callable[[], bool]) -> tuple[ModelAnswer, ...]:
         """Run all of them, or, once it ``is_stopping``, those that run; an unexpected error of one is raised here."""
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ModelAnswer] = {}
         while len(answers) < len(self._requests):
             for number, share in enumerate(self._shares):
                 if number not in self._threads and share in self._division.running and not is_stopping():
@@ -99,7 +101,7 @@ class _Searches:
             except queue.Empty:
                 continue
             if isinstance(ended, InterruptedSearchError):
-                ended = Answer(self._requests[number], failure=ended)
+                ended = ModelAnswer(self._requests[number], failure=ended)
             if isinstance(ended, BaseException):
                 raise ended
             answers[number] = ended
@@ -125,7 +127,7 @@ class _Searches:
             with self._lock:
                 self._listener(request.study or "", event)
 
-        ended: Answer | BaseException
+        ended: ModelAnswer | BaseException
         try:
             ended = _answer(request, listen, site_of(request, share))
         except BaseException as failure:  # noqa: BLE001 - it is raised again in the main thread

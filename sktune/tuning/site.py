@@ -41,7 +41,7 @@ class Site(Protocol):
         ...
 
 
-class ThisHost:
+class LocalSite:
     """One or several workers on this host; a ``Site``."""
 
     def __init__(self, workers: int, share: Share | None = None) -> None:
@@ -70,4 +70,4 @@ def site_of(request: Request, share: Share | None = None) -> Site:
         from sktune.tuning.ray_site import RayCluster  # the extra sktune[ray]
 
         return RayCluster(request.address, share or FirstPlaces(request.workers))
-    return ThisHost(request.workers or 1, share)
+    return LocalSite(request.workers or 1, share)

@@ -20,7 +20,7 @@ from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
 from sktune.agents import jobs
-from sktune.agents.jobs import State
+from sktune.agents.jobs import JobState
 from sktune.agents.mcp_server import Tools
 from sktune.agents.permissions import Permissions
 from sktune.core.errors import BadInputError
@@ -223,15 +223,15 @@ PRINTS = 'print(json.dumps({"event": "trial_started"}), flush=True)'
 @pytest.mark.parametrize(
     ("lines", "state"),
     [
-        ((PRINTS, 'print(json.dumps({"event": "study_finished"}))'), State.FINISHED),
-        ((PRINTS, 'print(json.dumps({"event": "error", "message": "no", "exit_code": 2}))'), State.FAILED),
-        ((PRINTS, 'print(json.dumps({"event": "stopped", "message": "later", "exit_code": 1}))'), State.STOPPED),
-        ((PRINTS, 'print("{", end="", flush=True)', "signal.raise_signal(signal.SIGKILL)"), State.DIED),
-        (("print('no event')",), State.DIED),
+        ((PRINTS, 'print(json.dumps({"event": "study_finished"}))'), JobState.FINISHED),
+        ((PRINTS, 'print(json.dumps({"event": "error", "message": "no", "exit_code": 2}))'), JobState.FAILED),
+        ((PRINTS, 'print(json.dumps({"event": "stopped", "message": "later", "exit_code": 1}))'), JobState.STOPPED),
+        ((PRINTS, 'print("{", end="", flush=True)', "signal.raise_signal(signal.SIGKILL)"), JobState.DIED),
+        (("print('no event')",), JobState.DIED),
     ],
 )
 def test_a_job_reports_how_it_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...], state: State
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...], state: JobState
 ) -> None:
     """From its files alone; the next run appends its lines, and has its own end."""
     monkeypatch.setattr(jobs, "COMMAND", program(*lines))
@@ -243,7 +243,7 @@ def test_a_job_reports_how_it_ended(
     monkeypatch.setattr(jobs, "COMMAND", program(PRINTS))
     again = jobs.start(tmp_path, "own", (), ends_with="study_finished", is_timed=True)
     again.wait(10**6, 10)
-    assert again.state is State.DIED
+    assert again.state is JobState.DIED
     assert len(again.events()[0]) == printed + 1
 
 
@@ -280,7 +280,7 @@ def test_one_job_at_a_time_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     job = jobs.start(tmp_path, "first", (), ends_with="study_finished", is_timed=True)
     job.wait(0, 10)
     try:
-        assert job.state is State.RUNNING
+        assert job.state is JobState.RUNNING
         with pytest.raises(BadInputError, match="'first' is running"):
             jobs.start(tmp_path, "second", (), ends_with="study_finished", is_timed=True)
         with pytest.raises(BadInputError, match="is already running"):
@@ -289,7 +289,7 @@ def test_one_job_at_a_time_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         other.wait(0, 10)
         os.kill(int((other.folder / "lock").read_text()), signal.SIGKILL)
         other.wait(10**6, 10)
-        assert other.state is State.DIED
+        assert other.state is JobState.DIED
         job.stop()
         assert str(job.state) == "stopping"
     finally:

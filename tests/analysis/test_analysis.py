@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer.main
 
 from sktune.analysis.analyze import AnalysisRequest, analyze
 from sktune.analysis.decision import (
@@ -28,14 +27,14 @@ from sktune.analysis.decision import (
     module_shares,
     walk_tree,
 )
-from sktune.analysis.guide_options import OptionResult, Status, improvement_percent, option_results
+from sktune.analysis.guide_options import OptionResult, OptionStatus, improvement_percent, option_results
 from sktune.analysis.model import Analysis
 from sktune.analysis.model_folder import model_or_recipe, place_of
 from sktune.analysis.recommendation import recommend
 from sktune.analysis.sentences import SENTENCES
 from sktune.backends import availability
 from sktune.backends.availability import best_backend
-from sktune.cli import app
+from sktune.cli.app import load
 from sktune.core.errors import BadInputError
 from sktune.core.events.search import SearchStarted, TargetReady
 from sktune.core.language import LANGUAGES, Sentences
@@ -198,7 +197,8 @@ def test_every_option_has_its_own_result_or_the_reason_why_not(tmp_path: Path) -
     study = fake_study(tmp_path, ratios | {"grid": 1.02})
     rows = option_results(study.result, study.study.space())
     assert [row.status for row in rows] == [
-        Status.PASSED, Status.MISMATCH, Status.SLOWER, Status.TIMEOUT, Status.NOT_REACHED, Status.PASSED,
+        OptionStatus.PASSED, OptionStatus.MISMATCH, OptionStatus.SLOWER, OptionStatus.TIMEOUT, OptionStatus.NOT_REACHED,
+        OptionStatus.PASSED,
     ]  # fmt: skip
     assert [row.trial for row in rows] == [0, 1, 2, 3, None, 4]
     assert rows[2].speedup is not None
@@ -209,22 +209,27 @@ def test_every_option_has_its_own_result_or_the_reason_why_not(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("layout", "missing"),
     [
-        (layout_of("dense", "dense"), {ScopeOption.MOE: Status.NO_MOE, ScopeOption.ATTENTION_MOE: Status.NO_MOE}),
+        (
+            layout_of("dense", "dense"),
+            {ScopeOption.MOE: OptionStatus.NO_MOE, ScopeOption.ATTENTION_MOE: OptionStatus.NO_MOE},
+        ),
         (
             decoder_layout(("dense",), ("norm", "mix")),
             {
-                ScopeOption.ATTENTION: Status.NO_ATTENTION,
-                ScopeOption.MOE: Status.NO_MOE,
-                ScopeOption.ATTENTION_MOE: Status.NO_ATTENTION,
+                ScopeOption.ATTENTION: OptionStatus.NO_ATTENTION,
+                ScopeOption.MOE: OptionStatus.NO_MOE,
+                ScopeOption.ATTENTION_MOE: OptionStatus.NO_ATTENTION,
             },
         ),
         (
             Layout((Unit("a", "a"), Unit("b", "b")), ()),
-            dict.fromkeys([option for option in ScopeOption if option is not ScopeOption.CUSTOM], Status.NO_LAYERS),
+            dict.fromkeys(
+                [option for option in ScopeOption if option is not ScopeOption.CUSTOM], OptionStatus.NO_LAYERS
+            ),
         ),
     ],
 )
-def test_an_option_needs_its_modules(tmp_path: Path, layout: Layout, missing: dict[ScopeOption, Status]) -> None:
+def test_an_option_needs_its_modules(tmp_path: Path, layout: Layout, missing: dict[ScopeOption, OptionStatus]) -> None:
     """The status says what the model lacks."""
     study = fake_study(tmp_path, {"whole step": 1.1}, layout=layout)
     rows = option_results(study.result, study.study.space())
@@ -236,7 +241,7 @@ def test_an_option_whose_bits_differ_in_a_fresh_process_fails(tmp_path: Path) ->
     study = fake_study(tmp_path, ALL_PASS)
     study.compare({0: 1.08, 4: 1.3}, differs=(0,))
     rows = option_results(study.result, study.study.space())
-    assert rows[0].status is Status.MISMATCH
+    assert rows[0].status is OptionStatus.MISMATCH
     assert not rows[0].is_faster
     assert rows[4].is_faster and rows[4].final == study.result.winner.speedup  # type: ignore[union-attr]
 
@@ -279,7 +284,7 @@ def test_both_languages_say_the_same_with_the_same_values() -> None:
         values = [{name for _, name, _, _ in Formatter().parse(sentence) if name} for sentence in sentences]
         assert len(sentences) == len(LANGUAGES) and values[0] == values[1], key
     text = Sentences(SENTENCES, "zh")
-    for key in (*(f"option.{option}" for option in ScopeOption), *(f"status.{status}" for status in Status)):
+    for key in (*(f"option.{option}" for option in ScopeOption), *(f"status.{status}" for status in OptionStatus)):
         assert text(key)
     for kind, questions in TREE.items():
         assert f"tree.model_type.{kind}" in SENTENCES
@@ -639,7 +644,7 @@ def test_the_next_commands_are_commands(
     """The command line parses each of them."""
     study = fake_study(tmp_path, ALL_PASS)
     analysis, _ = analysis_of(study, monkeypatch, folder=folder, goal=goal, batch=2, seed=3)
-    group: Any = typer.main.get_command(app)
+    group = load()
     names = [shlex.split(command.line)[1] for command in analysis.commands]
     assert names[0] == "apply" and names[-2:] == ["search", "show"]
     for command in analysis.commands:
@@ -651,7 +656,7 @@ def test_the_next_commands_are_commands(
 
 def test_an_option_without_a_trial_has_no_figures() -> None:
     """Null rather than zero."""
-    row = OptionResult(ScopeOption.MOE, Status.NO_MOE).to_dict()
+    row = OptionResult(ScopeOption.MOE, OptionStatus.NO_MOE).to_dict()
     assert row["exists"] is False
     assert {row[name] for name in ("trial", "latency_ms", "baseline_ms", "speedup", "improvement_percent")} == {None}
 

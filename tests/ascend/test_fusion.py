@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from sktune.ascend.cann_log import Explanation
 from sktune.ascend.fused_parts import fused_scopes
-from sktune.ascend.fusion import Operator, Split, describe, realised_fusion
+from sktune.ascend.fusion import NamedOperator, Split, describe, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, GeOperator, read_ge_graph
 from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
-from sktune.ascend.superkernel_pass import CutRule
+from sktune.ascend.superkernel_pass import PassCut
 from sktune.backends.npu import backend as npu
 from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout, Unit
@@ -97,8 +97,8 @@ def test_ge_dumps_show_what_is_in_each_superkernel() -> None:
         ("MatMul", "MatMul", True),
         ("Muls", "Cast", True),
     ]
-    assert mlp.splits == (Split("SoftmaxV2", "SoftmaxV2", CutRule.LEFT_OUT),)
-    assert mlp.left_out == (Operator("SoftmaxV2", "SoftmaxV2"),)
+    assert mlp.splits == (Split("SoftmaxV2", "SoftmaxV2", PassCut.LEFT_OUT),)
+    assert mlp.left_out == (NamedOperator("SoftmaxV2", "SoftmaxV2"),)
     (whole,) = out.superkernels
     assert not whole.is_split
     assert [each.name for each in whole.operators] == ["Cast_1", "Mul", "Cast_3", "MatMul_1"]
@@ -119,7 +119,7 @@ def test_an_operator_on_the_scopes_other_stream_is_what_cut_it() -> None:
 
     fused = [replace(graph, operators=tuple(map(moved, graph.operators))) for graph in FUSED]
     (mlp, _) = realised_fusion(marked=MARKED, fused=fused).scopes
-    assert mlp.splits == (Split("SoftmaxV2", "SoftmaxV2", CutRule.LEFT_OUT),)
+    assert mlp.splits == (Split("SoftmaxV2", "SoftmaxV2", PassCut.LEFT_OUT),)
 
 
 @pytest.mark.parametrize("marked_steps", [True, False])
@@ -128,7 +128,7 @@ def test_a_profile_shows_what_ran(marked_steps: bool) -> None:
     fusion = realised_fusion(marked=MARKED, kernels=profile(STEP, 3, marked_steps))
     mlp, out = fusion.scopes
     assert [each.name for each in mlp.superkernels] == [FIRST, SECOND]
-    assert mlp.splits == (Split("SoftmaxV2", "SoftmaxV2", CutRule.LEFT_OUT),)
+    assert mlp.splits == (Split("SoftmaxV2", "SoftmaxV2", PassCut.LEFT_OUT),)
     assert [each.name for each in out.superkernels] == [THIRD]
     assert fusion == realised_fusion(marked=MARKED, kernels=profile(STEP))
 
@@ -164,7 +164,7 @@ def test_logs_give_the_reasons() -> None:
     explanation = Explanation("unfusable", "scope out holds 3 x Cast ...", "out", "Cast_1", "Cast", count=3)
     fusion = realised_fusion(explanations=[explanation])
     (out,) = fusion.scopes
-    assert out.splits == (Split("Cast_1", "Cast", CutRule.NOT_BUILT),)
+    assert out.splits == (Split("Cast_1", "Cast", PassCut.NOT_BUILT),)
     assert describe(fusion)[1] == "  scope out holds 3 x Cast ..."
     both = realised_fusion(kernels=profile(STEP), labels=["mlp_start_0", "out"], explanations=[explanation])
     assert both.scopes[1].reasons == (explanation.message,)
@@ -174,7 +174,7 @@ def test_logs_tell_a_split_because_of_sync_all_from_a_deadlock() -> None:
     """The rule of the split is that of the log."""
     explanation = Explanation("sync_all", "scope out was split before ...", "out", "Mul_1", "Mul")
     (out,) = realised_fusion(explanations=[explanation]).scopes
-    assert out.splits == (Split("Mul_1", "Mul", CutRule.SYNC_ALL),)
+    assert out.splits == (Split("Mul_1", "Mul", PassCut.SYNC_ALL),)
 
 
 def test_one_label_with_two_strings_of_options_is_reported() -> None:

@@ -9,27 +9,35 @@ from typing import Any
 
 import pytest
 
-from sktune.ascend.captured_graph import Core, Kind, Reason, SplitOptions, Task
-from sktune.ascend.graph_launches import Status
+from sktune.ascend.captured_graph import CapturedTask, Core, Kind, SplitOptions, UnfusedReason
+from sktune.ascend.graph_launches import LaunchStatus
 from sktune.ascend.graph_splits import GraphSplit, split
 from tests.builders import TESTS
 
 CASES = json.loads((TESTS / "golden" / "npugraph_ex" / "splits.json").read_text())["cases"]
 
 
-def task(recorded: list[Any]) -> Task:
+def task(recorded: list[Any]) -> CapturedTask:
     """Return a recorded task."""
     kind, stream, *details = recorded
-    known = Task(Kind(kind), stream)
+    known = CapturedTask(Kind(kind), stream)
     if known.kind is Kind.KERNEL:
         core, blocks, flags = details
-        obstacle = Reason.DYNAMIC_TASK_UNSUPPORT if "d" in flags else Reason.OP_UNSUPPORT if flags[:1] in "nm" else None
-        return Task(known.kind, stream, None, Core(core), blocks, obstacle if flags.strip("a") else None, "a" in flags)
+        obstacle = (
+            UnfusedReason.DYNAMIC_TASK_UNSUPPORT
+            if "d" in flags
+            else UnfusedReason.OP_UNSUPPORT
+            if flags[:1] in "nm"
+            else None
+        )
+        return CapturedTask(
+            known.kind, stream, None, Core(core), blocks, obstacle if flags.strip("a") else None, "a" in flags
+        )
     if known.kind in (Kind.BEGIN, Kind.END):
-        return Task(known.kind, stream, details[0])
+        return CapturedTask(known.kind, stream, details[0])
     if known.kind in (Kind.RECORD, Kind.WAIT, Kind.RESET):
-        return Task(known.kind, stream, event=details[0], is_external=details[1] == "x")
-    return Task(known.kind, stream, **dict(zip(("event", "value", "flag"), details, strict=False)))
+        return CapturedTask(known.kind, stream, event=details[0], is_external=details[1] == "x")
+    return CapturedTask(known.kind, stream, **dict(zip(("event", "value", "flag"), details, strict=False)))
 
 
 def found(case: dict[str, Any]) -> GraphSplit:
@@ -59,7 +67,7 @@ def kernel_name(scope: str, inside: tuple[int, ...], tasks: list[list[Any]]) -> 
     return f"sk_0_{scope}_start_k{kernels[0]}_end_k{kernels[-1]}"
 
 
-def spelled(reason: Reason | None, detail: str) -> str:
+def spelled(reason: UnfusedReason | None, detail: str) -> str:
     """Return a reason as logs name it."""
     name = reason.name if reason else "CAN_FUSE"
     return f"{name} [{detail}]" if detail else name
@@ -83,21 +91,21 @@ def test_the_superkernels_are_those_of_the_splitter(number: int) -> None:
 
 
 DEVICE = (24, 48)
-KERNEL, OTHER = Task(Kind.KERNEL), Task(Kind.OTHER)
-UNBUILT = replace(KERNEL, obstacle=Reason.OP_UNSUPPORT)
+KERNEL, OTHER = CapturedTask(Kind.KERNEL), CapturedTask(Kind.OTHER)
+UNBUILT = replace(KERNEL, obstacle=UnfusedReason.OP_UNSUPPORT)
 
 
-def begin(name: str | None) -> Task:
+def begin(name: str | None) -> CapturedTask:
     """Return the marker that opens a scope."""
-    return Task(Kind.BEGIN, name=name)
+    return CapturedTask(Kind.BEGIN, name=name)
 
 
-def end(name: str | None) -> Task:
+def end(name: str | None) -> CapturedTask:
     """Return the marker that closes a scope."""
-    return Task(Kind.END, name=name)
+    return CapturedTask(Kind.END, name=name)
 
 
-def kernels(*tasks: Task, **options: int) -> list[tuple[str, list[int]]]:
+def kernels(*tasks: CapturedTask, **options: int) -> list[tuple[str, list[int]]]:
     """Return the names and kernels of the SuperKernels."""
     result = split(tasks, DEVICE, SplitOptions(**options))  # type: ignore[arg-type]
     return [(each.name, [index for index in each.tasks if tasks[index].kind is Kind.KERNEL])
@@ -141,8 +149,8 @@ def test_neighbours_with_one_name_become_one_superkernel() -> None:
 def test_streams_are_fused_together() -> None:
     """An event whose record and waits are inside disappears."""
     tasks = (
-        KERNEL, Task(Kind.RECORD, event=1), KERNEL, replace(KERNEL, stream=1), Task(Kind.WAIT, 1, event=1),
-        replace(KERNEL, stream=1),
+        KERNEL, CapturedTask(Kind.RECORD, event=1), KERNEL, replace(KERNEL, stream=1),
+        CapturedTask(Kind.WAIT, 1, event=1), replace(KERNEL, stream=1),
     )  # fmt: skip
     (superkernel,) = split(tasks, DEVICE).superkernels
     assert superkernel.tasks == (0, 2, 3, 5)
@@ -152,9 +160,9 @@ def test_a_stream_with_too_few_tasks_loses_the_group() -> None:
     """Tasks are overwritten, never added: a stream has to be held back before and after the SuperKernel."""
     short = [replace(UNBUILT, stream=1), replace(KERNEL, stream=1), replace(UNBUILT, stream=1)]
     (group,) = split([KERNEL, *short], DEVICE).groups
-    assert group.status is Status.SUCCESS
+    assert group.status is LaunchStatus.SUCCESS
     (group,) = split([UNBUILT, KERNEL, UNBUILT, *short], DEVICE).groups
-    assert group.status is not Status.SUCCESS
+    assert group.status is not LaunchStatus.SUCCESS
 
 
 def test_a_kernel_with_more_blocks_than_cores_refuses_the_graph() -> None:
@@ -174,7 +182,7 @@ def test_a_kernel_that_synchronizes_all_blocks_needs_the_cores_of_its_superkerne
 def test_options_change_what_is_fused() -> None:
     """One SuperKernel for each kernel, to debug; and tasks of another kind on a stream of their own."""
     assert kernels(KERNEL, KERNEL, debug_per_op_max_core_num=True) == [("none", [0]), ("none", [1])]
-    waiting = (KERNEL, Task(Kind.WAIT_VALUE, event=1, value=1), KERNEL)
+    waiting = (KERNEL, CapturedTask(Kind.WAIT_VALUE, event=1, value=1), KERNEL)
     assert kernels(*waiting) == [("none", [0]), ("none", [2])]
     assert kernels(*waiting, value_breaker_bypass=2) == [("none", [0, 2])]
 

@@ -17,7 +17,7 @@ from sktune.ascend.scope_check import (
 )
 from sktune.ascend.superkernel_code import generate
 from sktune.ascend.superkernel_parts import KernelType, Refusal, SubKernel
-from sktune.ascend.superkernel_pass import Node, group
+from sktune.ascend.superkernel_pass import GraphNode, group
 from sktune.ascend.unit_kernels import kernel_core, unit_kernels, units_plan
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Kernel, Layout, Unit
@@ -139,7 +139,7 @@ CASES = [
 _CORES = {"cube": KernelType.AIC_ONLY, "mix": KernelType.MIX_AIC_1_2}
 
 
-def refused_by_rules(nodes: list[Node], label: str) -> bool:
+def refused_by_rules(nodes: list[GraphNode], label: str) -> bool:
     """Return whether pass or generator refuses the plan for a scope, all being known."""
     grouping = group(nodes)
     if grouping.failure:
@@ -179,10 +179,10 @@ def test_what_is_certain_holds_on_all_facts() -> None:
     assert len(CASES) > 400
 
 
-def recorded(values: list[Any]) -> Node:
+def recorded(values: list[Any]) -> GraphNode:
     """Return a recorded node."""
     name, kind, label, options, stream, flags, waits_for = values
-    return Node(name, kind, label, options, stream, "s" in flags, "c" in flags, "m" in flags, tuple(waits_for))
+    return GraphNode(name, kind, label, options, stream, "s" in flags, "c" in flags, "m" in flags, tuple(waits_for))
 
 
 GRAPH = GeGraph(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sktune.ascend.superkernel_pass import CutRule, Group, Grouping, Node, cuts_text, group
+from sktune.ascend.superkernel_pass import FusedGroup, GraphNode, Grouping, PassCut, cuts_text, group
 from tests.builders import TESTS
 
 CASES = [
@@ -19,13 +19,13 @@ CASES = [
 ]
 
 
-def node(recorded: list[Any]) -> Node:
+def node(recorded: list[Any]) -> GraphNode:
     """Return a recorded node."""
     name, kind, label, options, stream, flags, waits_for = recorded
-    return Node(name, kind, label, options, stream, "s" in flags, "c" in flags, "m" in flags, tuple(waits_for))
+    return GraphNode(name, kind, label, options, stream, "s" in flags, "c" in flags, "m" in flags, tuple(waits_for))
 
 
-def facts(each: Group, nodes: list[Node]) -> dict[str, Any]:
+def facts(each: FusedGroup, nodes: list[GraphNode]) -> dict[str, Any]:
     """Return a group in the form of the recorded facts."""
     first, last = nodes[each.nodes[0]].name, nodes[each.nodes[-1]].name
     return {
@@ -66,27 +66,27 @@ def test_every_border_of_a_fragment_is_a_cut_with_its_rule(number: int) -> None:
     for cut in grouping.cuts:
         at = nodes[cut.node]
         is_foreign = at.label != cut.label
-        assert (cut.rule in (CutRule.OTHER_SCOPE, CutRule.NO_SCOPE)) == is_foreign
+        assert (cut.rule in (PassCut.OTHER_SCOPE, PassCut.NO_SCOPE)) == is_foreign
         assert is_foreign or not at.can_fuse
 
 
-def one_scope(*operators: Node, options: str = "") -> Grouping:
+def one_scope(*operators: GraphNode, options: str = "") -> Grouping:
     """Return what becomes of operators in one scope; those with a label of their own keep it."""
     return group([replace(each, label=each.label or "s", options=options) for each in operators])
 
 
-MUL, CAST = Node("mul", "Mul"), Node("cast", "Cast", is_supported=False)
+MUL, CAST = GraphNode("mul", "Mul"), GraphNode("cast", "Cast", is_supported=False)
 
 
 @pytest.mark.parametrize(
     ("cutting", "rule"),
     [
-        (CAST, CutRule.NOT_BUILT),
-        (Node("simt", "Unique", uses_local_memory=True), CutRule.LOCAL_MEMORY),
-        (Node("other", "Mul", label="t"), CutRule.OTHER_SCOPE),
+        (CAST, PassCut.NOT_BUILT),
+        (GraphNode("simt", "Unique", uses_local_memory=True), PassCut.LOCAL_MEMORY),
+        (GraphNode("other", "Mul", label="t"), PassCut.OTHER_SCOPE),
     ],
 )
-def test_a_cut_names_operator_and_rule(cutting: Node, rule: CutRule) -> None:
+def test_a_cut_names_operator_and_rule(cutting: GraphNode, rule: PassCut) -> None:
     """So that a user knows which operator splits the scope, and why; strict-scope-check=abort says what to do."""
     (cut,) = one_scope(MUL, cutting, MUL).cuts
     assert (cut.label, cut.node, cut.rule, cut.drops_scope) == ("s", 1, rule, False)
@@ -103,7 +103,7 @@ def test_an_operator_without_a_label_cuts_the_scope() -> None:
     """It runs between the scope's operators on their stream."""
     scope = replace(MUL, label="s")
     (cut,) = group([scope, MUL, scope]).cuts
-    assert (cut.node, cut.rule) == (1, CutRule.NO_SCOPE)
+    assert (cut.node, cut.rule) == (1, PassCut.NO_SCOPE)
 
 
 def test_a_scope_without_any_operator_that_can_be_fused_says_so() -> None:
@@ -111,13 +111,13 @@ def test_a_scope_without_any_operator_that_can_be_fused_says_so() -> None:
     grouping = one_scope(CAST, CAST)
     assert not grouping.groups
     assert [(cut.node, cut.rule, cut.drops_scope) for cut in grouping.cuts] == [
-        (0, CutRule.NOT_BUILT, True), (1, CutRule.NOT_BUILT, True)
+        (0, PassCut.NOT_BUILT, True), (1, PassCut.NOT_BUILT, True)
     ]  # fmt: skip
 
 
 def test_cuts_are_counted_by_type_and_rule() -> None:
     """For people, in one line; a rule that is not known is left out."""
-    cuts = [("Cast", str(CutRule.NOT_BUILT))] * 2 + [("Add", str(CutRule.NO_SCOPE)), ("Mul", "")]
+    cuts = [("Cast", str(PassCut.NOT_BUILT))] * 2 + [("Add", str(PassCut.NO_SCOPE)), ("Mul", "")]
     assert cuts_text(cuts) == ("2 Cast (kernel not built for SuperKernels); 1 Add (not in the scope); 1 Mul")
 
 
@@ -129,12 +129,12 @@ def expanded(runs: list[list[Any]]) -> list[Any]:
     return [value for value, count in runs for _ in range(count)]
 
 
-def model_nodes(types: list[str], case: dict[str, Any]) -> list[Node]:
+def model_nodes(types: list[str], case: dict[str, Any]) -> list[GraphNode]:
     """Return the nodes of a model under a plan."""
     tasks = {index for first, last in case["tasks"] for index in range(first, last + 1)}
     options = f"strict-scope-check={case['strict']}" if case["strict"] else ""
     return [
-        Node(str(index), kind, label, options if label else "", stream,
+        GraphNode(str(index), kind, label, options if label else "", stream,
              index in tasks and kind not in case["unsupported"])
         for index, (kind, label, stream) in enumerate(
             zip(types, expanded(case["labels"]), expanded(case["streams"]), strict=True)

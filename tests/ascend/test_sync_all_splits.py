@@ -3,7 +3,7 @@
 import pytest
 
 from sktune.ascend.superkernel_parts import KernelType, SubKernel
-from sktune.ascend.superkernel_pass import Cut, CutRule, Node, group
+from sktune.ascend.superkernel_pass import Cut, GraphNode, PassCut, group
 from sktune.ascend.sync_all_splits import sync_all_splits
 
 
@@ -53,9 +53,9 @@ def test_a_superkernel_is_split_where_no_number_of_cores_suits_its_sync_alls(
 
 def test_the_operator_at_a_split_begins_the_next_superkernel() -> None:
     """GE names the parts after the scope, and lists the place with its rule."""
-    nodes = [Node(name, "Mul", "" if name == "x" else "a") for name in "xpqrsy"]
-    nodes[-1] = Node("y", "Cast", "", is_supported=False)
+    nodes = [GraphNode(name, "Mul", "" if name == "x" else "a") for name in "xpqrsy"]
+    nodes[-1] = GraphNode("y", "Cast", "", is_supported=False)
     grouping = group(nodes, lambda inside: [inside[2]])
     assert [(each.scope, each.nodes) for each in grouping.groups] == [("a_split_0_3", (1, 2)), ("a_split_3_5", (3, 4))]
-    assert grouping.cuts == (Cut("a", 3, CutRule.SYNC_ALL),)
-    assert "start another with it" in CutRule.SYNC_ALL.fix
+    assert grouping.cuts == (Cut("a", 3, PassCut.SYNC_ALL),)
+    assert "start another with it" in PassCut.SYNC_ALL.fix

@@ -15,7 +15,7 @@ from torch import fx
 from torch._dynamo.utils import counters
 
 from sktune.program.sktune_program.inductor.compiled_regions import RegionCache
-from sktune.program.sktune_program.inductor.regions import Span, cut
+from sktune.program.sktune_program.inductor.regions import GraphSpan, cut
 
 
 def gated(values: torch.Tensor) -> tuple[torch.Tensor]:
@@ -31,7 +31,7 @@ def main() -> None:
     torch.set_grad_enabled(False)
     inputs = [torch.arange(4096, dtype=torch.float32).view(64, 64) / 512]
     graph = fx.symbolic_trace(gated)
-    cutting = cut(graph, [Span("gate", 0, len(graph.graph.nodes) - 2)], inputs)
+    cutting = cut(graph, [GraphSpan("gate", 0, len(graph.graph.nodes) - 2)], inputs)
     Path(ready).touch()
     while not Path(go).exists():
         time.sleep(0.005)

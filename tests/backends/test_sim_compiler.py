@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sktune.ascend.superkernel_pass import CutRule
+from sktune.ascend.superkernel_pass import PassCut
 from sktune.backends.sim.constants import Behaviour
 from sktune.backends.sim.model import SimulatedFailure, SimulatedStep
 from sktune.backends.sim.operators import Operator, numbered
@@ -133,7 +133,7 @@ def test_a_compiler_that_splits_at_sync_all_does_not_hang() -> None:
         assert isinstance(step, SimulatedStep)
         (span,) = step.spans
         assert [part.operators for part in span.parts] == [2, 2]
-        assert span.cuts == (("Mul", CutRule.SYNC_ALL),)
+        assert span.cuts == (("Mul", PassCut.SYNC_ALL),)
 
 
 def test_early_start_needs_a_kernel_with_hooks_at_the_border() -> None:

@@ -11,7 +11,18 @@ from typing import Any, Self
 from sktune.core.errors import OutOfTimeError, SktuneError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
-from sktune.engines.base import Answered, Began, Call, EngineEvent, Joined, Lost, OnEvent, Raised, StageBegan, Worker
+from sktune.engines.base import (
+    Answered,
+    Began,
+    EngineEvent,
+    Joined,
+    Lost,
+    OnEvent,
+    Raised,
+    RunnerCall,
+    StageBegan,
+    Worker,
+)
 from sktune.runners.base import DurationEstimates, JudgeRequest, Opened
 from tests.fake_runner import FakeRunner
 
@@ -107,7 +118,7 @@ class FaultyEngine:
         self.is_open = False
         self._runners.clear()
 
-    def submit(self, worker: Worker, call: Call, /) -> None:
+    def submit(self, worker: Worker, call: RunnerCall, /) -> None:
         """See ``Engine.submit``."""
         die = self._index(worker)
         if ("hangs", die) in self.active:
@@ -157,11 +168,11 @@ class FaultyEngine:
 
         self._at(delay_s, None, join)
 
-    def _duration_s(self, call: Call) -> float:
+    def _duration_s(self, call: RunnerCall) -> float:
         longest_s = {"open": OPEN_S, "judge": JUDGE_S}.get(call.method, OTHER_S)
         return longest_s * self._random.uniform(0.5, 1.5)
 
-    def _answer(self, worker: Worker, call: Call) -> Sequence[EngineEvent]:
+    def _answer(self, worker: Worker, call: RunnerCall) -> Sequence[EngineEvent]:
         self.busy.pop(worker, None)
         die, runner = self._index(worker), self._runners[worker]
         if call.method == "judge" and int(call.arguments[0].log[6:10]) in self.deadly:

@@ -21,7 +21,7 @@ from sktune.core.events.search import FinalStage
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.engines import local_engine
-from sktune.engines.base import Answered, Began, Call, EngineEvent, Joined, Lost, StageBegan
+from sktune.engines.base import Answered, Began, EngineEvent, Joined, Lost, RunnerCall, StageBegan
 from sktune.engines.dies import SIMULATED, Die, die_alone, dies_here
 from sktune.engines.local import LocalEngine
 from sktune.measure.noise_floor import NoiseFloorSample
@@ -60,7 +60,7 @@ def test_workers_judge_at_the_same_time(tmp_path: Path) -> None:
     with LocalEngine(setup(tmp_path), dies, lambda setup: SleepingRunner(layout=LAYOUT, setup=setup)) as engine:
         workers = [event.worker for event in events_of(engine, 3) if isinstance(event, Joined)]
         for number, worker in enumerate(workers):
-            engine.submit(worker, Call(number, "judge", (JudgeRequest(Plan(), "trial-0000.log"),), reports=True))
+            engine.submit(worker, RunnerCall(number, "judge", (JudgeRequest(Plan(), "trial-0000.log"),), reports=True))
         events = events_of(engine, 9)
     firsts = [type(event) for event in events[:3]]
     assert Answered not in firsts  # each began before another had ended
@@ -104,7 +104,7 @@ def test_a_die_that_is_given_back_may_come_again_and_one_that_was_discarded_is_k
     share, dies = AllButOne(), [Die(SIMULATED, number) for number in range(3)]
     with LocalEngine(setup(tmp_path), dies, lambda setup: FakeRunner(), share) as engine:
         by_die = {event.worker.die: event.worker for event in events_of(engine, 3) if isinstance(event, Joined)}
-        engine.submit(by_die["simulated 0"], Call(1, "open"))
+        engine.submit(by_die["simulated 0"], RunnerCall(1, "open"))
         engine.discard(by_die["simulated 1"])
         share.surplus = 2
         events = events_of(engine, 4)

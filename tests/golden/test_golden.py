@@ -16,12 +16,11 @@ from typing import Any
 
 import anyio
 import pytest
-import typer.main
 
 from sktune.agents.mcp_server import make_server
 from sktune.agents.permissions import Permissions
 from sktune.backends.sim.constants import ATLAS_A3
-from sktune.cli import app
+from sktune.cli.app import load
 from sktune.core.language import LANGUAGES, Language
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
@@ -36,7 +35,7 @@ from tests.source.test_source import ATTENTION
 
 FILES = Path(__file__).parent / "files"
 REWRITE = "pytest tests/golden --rewrite-golden"
-COMMAND: Any = typer.main.get_command(app)
+COMMAND: Any = load()
 ENVIRONMENT = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "PYTHONUTF8": "1"}
 UNSET = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "LINES")
 """Variables that would change how rich prints."""

@@ -13,7 +13,7 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.program.sktune_program.rank import Rank
 from sktune.program.sktune_program.reporter import Reporter
-from sktune.program.sktune_program.task import Task
+from sktune.program.sktune_program.task import RankTask
 from tests.npugraph_ex.frontend import Captured
 from tests.npugraph_ex.test_scopes import scopes_in
 
@@ -38,7 +38,7 @@ class Model(nn.Module):
 
 def compiled_by_program(model: Model, plan: Plan, made_for: str, **keywords: Any) -> Any:
     """Compile as a program does whose ``torch.compile`` is replaced."""
-    task = Task(False, made_for, scopes=plan.marked, options=dict(plan.options))
+    task = RankTask(False, made_for, scopes=plan.marked, options=dict(plan.options))
     rank = Rank(torch.compile, task, Reporter(None))
     return rank.compile(model.decode, dynamic=False, fullgraph=True, **keywords)
 

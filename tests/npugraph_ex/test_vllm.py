@@ -17,7 +17,7 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
 from sktune.program.sktune_program.rank import Rank, take_over
 from sktune.program.sktune_program.reporter import Reporter
-from sktune.program.sktune_program.task import Task
+from sktune.program.sktune_program.task import RankTask
 from tests.npugraph_ex import frontend  # noqa: F401 - what needs a device is replaced
 
 PLAN = Plan(
@@ -91,7 +91,7 @@ def backend(calls: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> An
 
 def compiled(model: nn.Module, plan: Plan, backend: Any) -> Any:
     """Compile as vLLM does when a model is built."""
-    task = Task(False, "npugraph-ex", scopes=plan.marked, options=dict(plan.options))
+    task = RankTask(False, "npugraph-ex", scopes=plan.marked, options=dict(plan.options))
     launched = Rank(torch.compile, task, Reporter(None))
     return launched.compile(model.forward, fullgraph=True, dynamic=False, backend=backend, options={"own": 1})
 

@@ -23,7 +23,7 @@ from sktune.ascend.kernel_name import parse_superkernel_name
 from sktune.cli.views.profile import profile_view
 from sktune.core.errors import ProfileError
 from sktune.profiling.analysis import Bound, Profile, analyse
-from sktune.profiling.comparison import Verdict, compare
+from sktune.profiling.comparison import SuperKernelVerdict, compare
 from sktune.profiling.readers.reading import read_profile
 from sktune.profiling.repetition import Landmarks, longest_run, split_layers, split_steps
 from sktune.profiling.report import report
@@ -554,10 +554,15 @@ def repeated(kernels: list[Kernel], steps: int) -> list[Kernel]:
 @pytest.mark.parametrize("stream", [2, 9])
 @pytest.mark.parametrize(
     ("duration", "steps", "verdict"),
-    [(70, 4, Verdict.BENEFICIAL), (87, 4, Verdict.NEUTRAL), (110, 4, Verdict.REGRESSED), (70, 2, Verdict.INSUFFICIENT)],
+    [
+        (70, 4, SuperKernelVerdict.BENEFICIAL),
+        (87, 4, SuperKernelVerdict.NEUTRAL),
+        (110, 4, SuperKernelVerdict.REGRESSED),
+        (70, 2, SuperKernelVerdict.INSUFFICIENT),
+    ],
 )
 def test_superkernels_are_compared_with_what_they_replace(
-    tmp_path: Path, known_names: bool, stream: int, duration: int, steps: int, verdict: Verdict
+    tmp_path: Path, known_names: bool, stream: int, duration: int, steps: int, verdict: SuperKernelVerdict
 ) -> None:
     """Nine kernels of 8 us with gaps of 2 span 88 us; a gain within 3% is neutral, and two steps are not enough.
 

@@ -10,18 +10,18 @@ import pytest
 from sktune.core.errors import BadInputError
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
-from sktune.program.sktune_program.task import FORMAT, TASK, DecodeCall, Task
+from sktune.program.sktune_program.task import FORMAT, TASK, DecodeCall, RankTask
 from sktune.runners.program.agreement import decode_step
 from sktune.runners.program.rank_reports import RankReport, read_reports
 from tests.program.pythons import STANDINS, VERSIONS, python, ran
 
 PLAN = Plan((Scope("layers.0.attention", "layers.0.mlp", (("early-start", 0),)),))
 CALL = DecodeCall("Model.forward")
-TASKS = Task(False, "npu", decode=CALL, scopes=PLAN.marked, watches_state=True)
+TASKS = RankTask(False, "npu", decode=CALL, scopes=PLAN.marked, watches_state=True)
 PROGRAM = str(STANDINS / "decode.py")
 
 
-def reports_of(run: Path, task: Task, command: str) -> tuple[list[RankReport], dict[str, object]]:
+def reports_of(run: Path, task: RankTask, command: str) -> tuple[list[RankReport], dict[str, object]]:
     """Run the program without tensors in a Python; return its reports, and what it printed."""
     run.mkdir()
     task.write(run)
@@ -57,9 +57,9 @@ def test_a_rank_does_the_same_under_every_python(version: str, tmp_path: Path) -
 
 def test_a_task_survives_its_file(tmp_path: Path) -> None:
     """Every field of it."""
-    task = Task(True, "inductor", "Model", CALL, PLAN.marked, {"a": 1}, 7, 20, True, True)
+    task = RankTask(True, "inductor", "Model", CALL, PLAN.marked, {"a": 1}, 7, 20, True, True)
     task.write(tmp_path)
-    assert Task.read(tmp_path) == task
+    assert RankTask.read(tmp_path) == task
     assert json.loads((tmp_path / TASK).read_text())["format"] == FORMAT
 
 
@@ -79,7 +79,7 @@ def test_a_task_of_another_format_ends_the_rank_in_one_line(text: str | None, me
     if text is not None:
         (tmp_path / TASK).write_text(text)
     with pytest.raises(BadInputError):
-        Task.read(tmp_path)
+        RankTask.read(tmp_path)
     done = ran([sys.executable, PROGRAM], STANDINS, variables={"SKTUNE_RUN": str(tmp_path)})
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and len(done.stderr.splitlines()) == 1

@@ -11,7 +11,7 @@ from sktune.core.errors import BackendError
 from sktune.core.space import SpaceSpec
 from sktune.program.sktune_program.frontends import FRONTENDS, REGIONS
 from sktune.program.sktune_program.inductor.versions import problem_with
-from sktune.program.sktune_program.task import Task
+from sktune.program.sktune_program.task import RankTask
 from sktune.targets.base import decode_inputs
 from sktune.targets.tracing import trace_layout
 from tests.models import stacked_cache
@@ -41,4 +41,4 @@ def test_both_sides_refuse_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendError, match=r"Inductor of torch 2\.7\.1"):
         InductorBackend(target, layout, inputs)
     with pytest.raises(Exception, match=r"Inductor of torch 2\.7\.1"):
-        FRONTENDS[REGIONS].prepared(Task(False, REGIONS), {})
+        FRONTENDS[REGIONS].prepared(RankTask(False, REGIONS), {})

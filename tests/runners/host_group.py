@@ -8,7 +8,7 @@ import yaml
 
 from sktune.core.space import SpaceSpec
 from sktune.runners.base import RunnerSetup
-from sktune.runners.program.peers import HostCommand, HostState, Peer, PeerLostError, ThisHost
+from sktune.runners.program.peers import HostCommand, HostState, LocalPeer, Peer, PeerLostError
 from sktune.runners.program.runner import ProgramRunner
 from sktune.targets import RecipeSpec
 
@@ -67,7 +67,7 @@ FAULT: with a plan it ``fails`` on the second host, ``hangs``, or ``hangs at fir
 With ``bits`` and ``hangs at first``, rank 3 has other bits where unit ``b`` is in a scope."""
 
 
-class OtherHost(ThisHost):
+class OtherHost(LocalPeer):
     """Stands in for another host, which may be lost or see other files."""
 
     is_lost = False

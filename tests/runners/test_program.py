@@ -22,12 +22,12 @@ from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.launch import SITE
 from sktune.program.sktune_program.rank import MarkedStep
 from sktune.program.sktune_program.reporter import Reporter
-from sktune.program.sktune_program.task import VERIFIED_STEPS, Task, is_baselines_turn
+from sktune.program.sktune_program.task import VERIFIED_STEPS, RankTask, is_baselines_turn
 from sktune.reports.application import how_to_apply
 from sktune.runners.base import CompareRequest, JudgeRequest
 from sktune.runners.program.discover import draft_recipe
 from sktune.runners.program.latency_lines import step_latencies_ms
-from sktune.runners.program.peers import ThisHost
+from sktune.runners.program.peers import LocalPeer
 from sktune.runners.program.rank_reports import draw_turns
 from sktune.runners.program.runner import ProgramRunner
 from sktune.runners.program.step_times import (
@@ -452,7 +452,7 @@ def test_what_a_program_does_is_an_outcome(
             assert outcome.blamed == "a"
             assert outcome.stage is not Stage.COMPILE
             here = runner._runs.launcher._hosts[0]
-            assert isinstance(here, ThisHost) and not here.members()
+            assert isinstance(here, LocalPeer) and not here.members()
             assert runner.sample_noise_floor(1)
         assert beside.poll() is None
     finally:
@@ -577,7 +577,7 @@ def test_in_production_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sktune.program.sktune_program.rank.clock_of", lambda tensors: never)
     monkeypatch.setattr("sktune.program.sktune_program.rank.digests_of", never)
     module, inputs = nn.Linear(2, 2), torch.ones(1, 2)
-    step = MarkedStep(module.forward, None, module, module.forward, Task(False, "npu"), never, Reporter(None))
+    step = MarkedStep(module.forward, None, module, module.forward, RankTask(False, "npu"), never, Reporter(None))
     assert torch.equal(step(inputs), module(inputs))
 
 

@@ -13,7 +13,7 @@ from sktune.core.plan import Plan, Scope
 from sktune.program.sktune_program.reporter import Reporter
 from sktune.runners.base import JudgeRequest
 from sktune.runners.process_tree import is_alive
-from sktune.runners.program.peers import PeerLostError, ThisHost
+from sktune.runners.program.peers import LocalPeer, PeerLostError
 from sktune.runners.program.rank_reports import read_reports
 from sktune.runners.program.runner import ProgramRunner
 from sktune.runners.program.yaml_copy import copy_paths
@@ -31,9 +31,9 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sktune.runners.program.run.POLL_S", 0.02)
 
 
-def group() -> tuple[ThisHost, OtherHost]:
+def group() -> tuple[LocalPeer, OtherHost]:
     """Return two hosts."""
-    return ThisHost("one", FIRST), OtherHost("two", SECOND)
+    return LocalPeer("one", FIRST), OtherHost("two", SECOND)
 
 
 def judge(runner: ProgramRunner, unit: str = "b") -> Outcome:

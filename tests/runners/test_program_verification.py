@@ -18,7 +18,7 @@ from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.program.sktune_program.rank import MarkedStep
 from sktune.program.sktune_program.reporter import Reporter
-from sktune.program.sktune_program.task import VERIFIED_STEPS, Task, is_baselines_turn
+from sktune.program.sktune_program.task import VERIFIED_STEPS, RankTask, is_baselines_turn
 from sktune.runners.base import JudgeRequest, VerifyRequest
 from sktune.runners.program.rank_reports import RankReport, draw_turns, read_reports
 from sktune.runners.program.runner import ProgramRunner
@@ -170,7 +170,7 @@ class Output:
 class Stepping:
     """A decode step whose cache is in the slots of an object in its closure, and its report."""
 
-    def __init__(self, folder: Path, task: Task, *, flips_at: int | None = None, writes_state: bool = True) -> None:
+    def __init__(self, folder: Path, task: RankTask, *, flips_at: int | None = None, writes_state: bool = True) -> None:
         cache = Output(torch.zeros(4), [])
         self.called: list[str] = []
         module = nn.Linear(4, 4)
@@ -214,7 +214,7 @@ class TestReports:
 
     def test_digests_of_outputs_and_state_show_every_bit(self, reports: Path) -> None:
         """Such a step was once reported with eight empty digests and no state, and called identical."""
-        task = Task(False, "inductor")
+        task = RankTask(False, "inductor")
         one, same = (Stepping(reports / name, task).report(10) for name in ("one", "same"))
         assert [sorted(output.digests) for output in one.outputs] == [["output.logits", "output.token_ids"]] * 8
         assert {output.kind for output in one.outputs} == {"Output"}
@@ -226,7 +226,7 @@ class TestReports:
 
     def test_a_verification_reports_every_step(self, reports: Path) -> None:
         """With one digest for each later step, its number of elements, and the state after the last step."""
-        task = Task(False, "inductor", steps=20)
+        task = RankTask(False, "inductor", steps=20)
         one = Stepping(reports / "one", task).report(25)
         assert len(one.outputs) == 20
         assert sorted(one.states) == [8, 20]
@@ -237,19 +237,19 @@ class TestReports:
 
     def test_the_first_run_reports_whether_the_state_changes(self, reports: Path) -> None:
         """From the first step to the eighth; later runs do not check it."""
-        watching = Task(False, "inductor", watches_state=True)
+        watching = RankTask(False, "inductor", watches_state=True)
         assert Stepping(reports / "one", watching).report(10).is_written is True
         assert Stepping(reports / "other", watching, writes_state=False).report(10).is_written is False
-        assert Stepping(reports / "later", Task(False, "inductor")).report(10).is_written is None
+        assert Stepping(reports / "later", RankTask(False, "inductor")).report(10).is_written is None
 
     def test_reported_turns_are_those_that_ran(self, reports: Path) -> None:
         """They follow from the run's seed, which is in the task."""
-        task = Task(False, "inductor", turns=draw_turns())
+        task = RankTask(False, "inductor", turns=draw_turns())
         task.write(reports)
         stepping = Stepping(reports / "one", task)
         report = stepping.report(60)
         assert report.turns == [name == "baseline" for name in stepping.called]
-        turns = Task.read(reports).turns
+        turns = RankTask.read(reports).turns
         assert turns is not None
         assert report.turns == [is_baselines_turn(step, turns) for step in range(60)]
         assert any(report.turns)

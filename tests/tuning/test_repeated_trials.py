@@ -9,7 +9,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial
 
-from sktune.analysis.guide_options import Status, option_results
+from sktune.analysis.guide_options import OptionStatus, option_results
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
@@ -92,5 +92,5 @@ def test_a_plan_that_fails_when_it_is_measured_again_never_wins(tmp_path: Path) 
     assert "1" not in [row.name for row in result.final]
     space = TuningStudy.open("s", sqlite_url(tmp_path / "s"), create=False).space()
     status = {row.trial: row.status for row in option_results(result, space)}
-    assert status[2] is Status.MISMATCH
+    assert status[2] is OptionStatus.MISMATCH
     assert 1 not in status

@@ -43,7 +43,7 @@ from sktune.program.sktune_program.inductor.compiled_regions import (
     identity,
     region_key,
 )
-from sktune.program.sktune_program.inductor.regions import Cutting, MarkedGraph, Span, cut, strip_marks
+from sktune.program.sktune_program.inductor.regions import Cutting, GraphSpan, MarkedGraph, cut, strip_marks
 from sktune.program.sktune_program.inductor.versions import problem_with
 from sktune.targets.base import Inputs, Snapshot, Target
 from sktune.targets.marks import attach_each
@@ -299,11 +299,11 @@ class InductorBackend:
                 pieces.check_regions(self._step, steps, regions)
         return regions.results()
 
-    def _span(self, marked: MarkedGraph, first: str, last: str, label: str, options: Options) -> Span:
+    def _span(self, marked: MarkedGraph, first: str, last: str, label: str, options: Options) -> GraphSpan:
         for name in (first, last):
             if name not in marked.spans:
                 raise CompileError(f"unit {name!r} left no mark in the captured graph; it does not run in this step")
-        return Span(label, marked.spans[first].start, marked.spans[last].end, options)
+        return GraphSpan(label, marked.spans[first].start, marked.spans[last].end, options)
 
 
 def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -99,7 +99,7 @@ _LARGEST_CONSTANT: Mapping[torch.dtype, float] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """One operator as eager execution dispatches it.
 
     Attributes:
@@ -180,7 +180,7 @@ def _opaque_functions(graph_module: fx.GraphModule) -> dict[str, str]:
     return {name: reason for name in names if name.partition(".")[0] != "torch"}
 
 
-def _misaligned_when_joined(calls: Sequence[Call]) -> set[int]:
+def _misaligned_when_joined(calls: Sequence[OperatorCall]) -> set[int]:
     """Return the storages that Inductor may place inside of a joined tensor, at an address that is not aligned."""
     found = set()
     for call in calls:
@@ -196,7 +196,7 @@ def _misaligned_when_joined(calls: Sequence[Call]) -> set[int]:
     return found
 
 
-def _alignment(call: Call, joined: Collection[int]) -> str:
+def _alignment(call: OperatorCall, joined: Collection[int]) -> str:
     """Check alignment: a library chooses its kernel by it, and fused code may place a tensor at another address."""
     if call.name in ALIGNED and any(
         value.storage_offset() * value.itemsize % ALIGNMENT or _storage(value) in joined for value in call.inputs
@@ -205,7 +205,7 @@ def _alignment(call: Call, joined: Collection[int]) -> str:
     return ""
 
 
-def dispatched(kernels: fx.GraphModule, inputs: Sequence[Any]) -> tuple[Call, ...]:
+def dispatched(kernels: fx.GraphModule, inputs: Sequence[Any]) -> tuple[OperatorCall, ...]:
     """Return the operators that eager execution dispatches for a region, in order."""
     fake: Any = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [fake.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in inputs]
@@ -220,7 +220,7 @@ class _Recorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[Call] = []
+        self.calls: list[OperatorCall] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -242,7 +242,7 @@ class _Recorder(TorchDispatchMode):
             for value in tree_leaves(named.get(argument.name)) if isinstance(value, torch.Tensor)
         )  # fmt: skip
         self.calls.append(
-            Call(name.removesuffix("_") if in_place else name, str(func), named, inputs, outputs, written)
+            OperatorCall(name.removesuffix("_") if in_place else name, str(func), named, inputs, outputs, written)
         )
         return result
 
@@ -256,7 +256,7 @@ class _Constants:
     def __init__(self) -> None:
         self._bounds: dict[int, float] = {}
 
-    def doubt(self, call: Call) -> str:
+    def doubt(self, call: OperatorCall) -> str:
         """Return why constant operands of ``call`` may change bits, "" if they do not; track the constants it makes."""
         known = [value for value in call.inputs if _storage(value) in self._bounds]
         is_constant = call.name in CREATED or len(known) == len(call.inputs) or _is_filled(call)
@@ -270,7 +270,7 @@ class _Constants:
             return "constants are computed ahead, in numbers of another width"
         return ""
 
-    def _doubt_mixed(self, call: Call, known: list[torch.Tensor]) -> str:
+    def _doubt_mixed(self, call: OperatorCall, known: list[torch.Tensor]) -> str:
         if not known or not call.outputs:
             return ""
         if call.name in MOVEMENT:
@@ -284,7 +284,7 @@ class _Constants:
             return "a constant of another type is cast ahead, without rounding"
         return ""
 
-    def _bound(self, call: Call, bounds: list[float]) -> float:
+    def _bound(self, call: OperatorCall, bounds: list[float]) -> float:
         numbers = [abs(number) if number.is_integer() else inf for number in call.numbers]
         terms = [*bounds, *numbers]
         if call.name in ("ones", "ones_like", "new_ones"):
@@ -315,7 +315,7 @@ class _Rewritten:
         self._parts: set[int] = set()
         self._odd: set[int] = set()
 
-    def doubt(self, call: Call, device: str) -> str:
+    def doubt(self, call: OperatorCall, device: str) -> str:
         """Return why the layout of an operand of ``call`` may change bits, "" if it does not; track what it writes."""
         for value in call.inputs:
             self._bases.setdefault(_storage(value), value)
@@ -333,7 +333,7 @@ class _Rewritten:
             else ""
         )
 
-    def _write(self, value: torch.Tensor, call: Call) -> None:
+    def _write(self, value: torch.Tensor, call: OperatorCall) -> None:
         storage = _storage(value)
         # Inductor replaces what is copied to by what is copied, with the layout of that.
         sources = [each for each in call.inputs if call.name == "copy" and each is not value]
@@ -354,7 +354,7 @@ class _Rewritten:
         return value.numel() < self._bases[_storage(value)].numel()
 
 
-def _depends_on_layout(call: Call, device: str) -> bool:
+def _depends_on_layout(call: OperatorCall, device: str) -> bool:
     is_kept = call.name in MATMULS or call.name in REDUCTIONS
     return is_kept or bool(call.inputs and is_function_kept(call.name, call.inputs[0].dtype, device))
 
@@ -368,7 +368,7 @@ def _storage(value: torch.Tensor) -> int:
     return int(value.untyped_storage()._cdata)  # noqa: SLF001 - fake tensors have no address
 
 
-def _is_filled(call: Call) -> bool:
+def _is_filled(call: OperatorCall) -> bool:
     return call.name == "zero" or (call.name == "fill" and not isinstance(call.arguments.get("value"), torch.Tensor))
 
 
@@ -381,7 +381,7 @@ def _bit_changing_options(options: Mapping[str, Option]) -> tuple[str, ...]:
     return tuple(f"{name}: {options[name]}: {why}" for name, (exact, why) in doubts.items() if options[name] != exact)
 
 
-def _doubt(call: Call, emulates: bool, device: str) -> str:
+def _doubt(call: OperatorCall, emulates: bool, device: str) -> str:
     """Return why fusing ``call`` may change its bits, "" if it does not."""
     if uncovered := {value.dtype for value in call.tensors} - COVERED:
         return f"numbers of type {min(map(str, uncovered))} are not covered".replace("torch.", "")
@@ -399,7 +399,7 @@ def _doubt(call: Call, emulates: bool, device: str) -> str:
     return _integer(call) if call.name in INTEGERS else "not in the table of exact operators"
 
 
-def _without_emulated_casts(call: Call, device: str) -> str:
+def _without_emulated_casts(call: OperatorCall, device: str) -> str:
     if any(value.dtype in NARROW for value in call.outputs) and (call.name not in MOVEMENT or _casts(call)):
         return "its result is not rounded to 16 bits; set emulate_precision_casts"
     if device != "cpu" and call.is_floating and call.name in ROUNDED | {"pow"}:
@@ -407,7 +407,7 @@ def _without_emulated_casts(call: Call, device: str) -> str:
     return ""
 
 
-def _product(call: Call) -> str:
+def _product(call: OperatorCall) -> str:
     """Check layouts: a BLAS sums in an order that depends on them, and products may not get exactly eager's."""
     if all(map(_is_dense, call.inputs)):
         return ""
@@ -423,7 +423,7 @@ def _is_dense(value: torch.Tensor) -> bool:
     return True
 
 
-def _casts(call: Call) -> bool:
+def _casts(call: OperatorCall) -> bool:
     """Return whether moved elements are cast to another type in between; masks and indices are not moved."""
     target = call.outputs[0].dtype
     takes_integers = call.name in ("where", "cat", "stack", "copy", "masked_fill")
@@ -433,7 +433,7 @@ def _casts(call: Call) -> bool:
     )
 
 
-def _movement(call: Call, device: str) -> str:
+def _movement(call: OperatorCall, device: str) -> str:
     if "dtype" in call.arguments and call.name == "view" and call.is_floating:
         return "as another type, the bits show which NaN it is"
     if doubt := _numbers(call):
@@ -443,7 +443,7 @@ def _movement(call: Call, device: str) -> str:
     return _cast(call, device) if call.name == "copy" else ""
 
 
-def _comparison(call: Call, device: str) -> str:  # noqa: ARG001
+def _comparison(call: OperatorCall, device: str) -> str:  # noqa: ARG001
     if call.name in ("any", "all") and call.inputs[0].dtype == torch.uint8:
         return "ATen then returns uint8 instead of bool"
     types = {value.dtype for value in call.inputs}
@@ -452,7 +452,7 @@ def _comparison(call: Call, device: str) -> str:  # noqa: ARG001
     return _operands(call)
 
 
-def _rounded(call: Call, device: str) -> str:
+def _rounded(call: OperatorCall, device: str) -> str:
     if not call.is_floating:
         return ""
     if call.name in ROUNDED_ON_CPU and device != "cpu":
@@ -464,7 +464,7 @@ def _rounded(call: Call, device: str) -> str:
     return _narrowed(call, device) or _operands(call)
 
 
-def _operands(call: Call) -> str:
+def _operands(call: OperatorCall) -> str:
     """Return why the types of the operands may change bits."""
     types = {value.dtype for value in call.inputs}
     scalars = [value for value in call.inputs if value.dim() == 0]
@@ -473,7 +473,7 @@ def _operands(call: Call) -> str:
     return "" if call.name in ("mul", "div") and TORCH < ROUNDS_FACTORS_SINCE else _numbers(call)
 
 
-def _numbers(call: Call) -> str:
+def _numbers(call: OperatorCall) -> str:
     """Return whether a number has to be rounded to 16 bits, which happens at different points."""
     for dtype in {value.dtype for value in call.tensors} & set(NARROW):
         if any(torch.tensor(number, dtype=dtype).item() != number for number in call.numbers if number == number):
@@ -481,14 +481,14 @@ def _numbers(call: Call) -> str:
     return ""
 
 
-def _power(call: Call, device: str) -> str:  # noqa: ARG001
+def _power(call: OperatorCall, device: str) -> str:  # noqa: ARG001
     if not call.is_floating:
         return ""
     is_covered = not isinstance(call.arguments.get("exponent"), torch.Tensor) and call.inputs[0].is_floating_point()
     return "" if is_covered else "only a tensor of fractions to the power of a number is covered"
 
 
-def _enumerated(call: Call, device: str) -> str:
+def _enumerated(call: OperatorCall, device: str) -> str:
     if device != "cpu":
         return "a GPU's compiler may call another function than ATen"
     if call.inputs[0].dtype not in ENUMERATED[call.name]:
@@ -498,7 +498,7 @@ def _enumerated(call: Call, device: str) -> str:
     return ""
 
 
-def _cast(call: Call, device: str) -> str:
+def _cast(call: OperatorCall, device: str) -> str:
     """Check casts: they are rounded by IEEE 754, but a float that does not fit an integer is undefined."""
     for source in call.inputs:
         for target in call.outputs:
@@ -507,18 +507,18 @@ def _cast(call: Call, device: str) -> str:
     return _narrowed(call, device)
 
 
-def _narrowed(call: Call, device: str) -> str:
+def _narrowed(call: OperatorCall, device: str) -> str:
     """Check casts of long integers to 16 bits, which may go through float32, which does not hold them either."""
     is_long = any(value.dtype in (torch.int32, torch.int64) for value in call.inputs)
     is_narrowed = is_long and any(value.dtype in NARROW for value in call.outputs)
     return "GPUs may round an integer twice on its way to 16 bits" if is_narrowed and device != "cpu" else ""
 
 
-def _integer(call: Call) -> str:
+def _integer(call: OperatorCall) -> str:
     return "exact only on integers" if call.is_floating else ""
 
 
-_RULES: tuple[tuple[frozenset[str], Callable[[Call, str], str]], ...] = (
+_RULES: tuple[tuple[frozenset[str], Callable[[OperatorCall, str], str]], ...] = (
     (MOVEMENT, _movement),
     (COMPARISONS, _comparison),
     (ROUNDED | ROUNDED_ON_CPU, _rounded),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from sktune.ascend.captured_graph import Kind, Task
+from sktune.ascend.captured_graph import CapturedTask, Kind
 from sktune.ascend.graph_splits import split
 from sktune.ascend.scope_check import CheckedScope
 from sktune.core.scope_options import MAX_AIC, MAX_AIV
@@ -48,10 +48,10 @@ def checked_scopes(graph: fx.Graph, labels: Sequence[str]) -> tuple[CheckedScope
 
     All operators count as tasks of one stream, each on one block.
     """
-    tasks, inside = list[Task](), list[frozenset[str]]()
+    tasks, inside = list[CapturedTask](), list[frozenset[str]]()
     for node, mark, scopes in _walk(graph):
         if mark or not getattr(node.target, "is_view", False):
-            tasks.append(Task(mark or Kind.KERNEL, name=_name(node) if mark else None))
+            tasks.append(CapturedTask(mark or Kind.KERNEL, name=_name(node) if mark else None))
             inside.append(frozenset() if mark else scopes)
     operators = Counter(label for scopes in inside for label in scopes)
     fused = [frozenset().union(*(inside[task] for task in each.tasks)) for each in split(tasks, DEVICE).superkernels]

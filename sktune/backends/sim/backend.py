@@ -22,7 +22,7 @@ from sktune.backends.npu.backend import NpuBackend
 from sktune.backends.sim.constants import ATLAS_A3, load_constants
 from sktune.backends.sim.deployment import deploy, deployment_notes
 from sktune.backends.sim.ge import from_ge_graph
-from sktune.backends.sim.model import SimulatedFailure, Span, StepModel
+from sktune.backends.sim.model import SimulatedFailure, StepModel, StepPart
 from sktune.backends.sim.operators import Operator, from_kernel_table
 from sktune.backends.sim.paths import CapturedPath, GePath, SuperKernelPath
 from sktune.backends.sim.superkernel import core_in_superkernel
@@ -144,7 +144,7 @@ class CapturedSimBackend(SimBackend):
         return layout
 
 
-def _fused(spans: Sequence[Span]) -> tuple[FusedScope, ...]:
+def _fused(spans: Sequence[StepPart]) -> tuple[FusedScope, ...]:
     return alike_together(FusedScope((span.label,), span.parts) for span in spans if span.label is not None)
 
 

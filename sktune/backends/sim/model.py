@@ -12,12 +12,12 @@ from itertools import accumulate, groupby, pairwise
 import pandas as pd
 
 from sktune.ascend.kernel_name import SUPERKERNEL
-from sktune.ascend.superkernel_pass import Cut, Group
+from sktune.ascend.superkernel_pass import Cut, FusedGroup
 from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.launch import first_use_us, gaps_us, head_us, superkernel_gaps_us, with_first_uses
 from sktune.backends.sim.operators import TABLE_COLUMNS, Operator
 from sktune.backends.sim.paths import GePath, ScopeRange, SuperKernelPath
-from sktune.backends.sim.schedule import DeadlockError, Task, schedule
+from sktune.backends.sim.schedule import DeadlockError, DeviceTask, schedule
 from sktune.backends.sim.superkernel import TERMS, SuperKernel, busy_us, fuse
 from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout
@@ -27,7 +27,7 @@ from sktune.core.scope_options import normalise
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StepPart:
     """A scope, or the operators between two scopes.
 
     Attributes:
@@ -61,7 +61,7 @@ class SimulatedStep:
 
     total_us: float
     terms: Mapping[str, float]
-    spans: tuple[Span, ...]
+    spans: tuple[StepPart, ...]
     tasks: int
     compile_s: float
 
@@ -81,7 +81,7 @@ class _PlanFailsError(Exception):
         self.failure = SimulatedFailure(reason, detail, label)
 
 
-_Piece = tuple[Scope | None, list[Task]]
+_Piece = tuple[Scope | None, list[DeviceTask]]
 
 
 class StepModel:
@@ -109,7 +109,7 @@ class StepModel:
         self._head_us = [head_us(operator, constants) for operator in self._operators]
         self._first_use_us = [first_use_us(operator, constants) for operator in self._operators]
         self._alone = [
-            Task((i,), op.stream, self._gap_us[i], (self._head_us[i] + self._first_use_us[i] + self.busy_us[i],))
+            DeviceTask((i,), op.stream, self._gap_us[i], (self._head_us[i] + self._first_use_us[i] + self.busy_us[i],))
             for i, op in enumerate(self._operators)
         ]
         # Operators that differ only in position and name cost the same, in every layer.
@@ -186,7 +186,7 @@ class StepModel:
         grouping = self._path.group(plan, ranges)
         if grouping.failure:
             raise _PlanFailsError(Reason.COMPILE_FAILED, f"simulated: {grouping.failure}", grouping.blamed)
-        of_label: dict[str, list[Group]] = {}
+        of_label: dict[str, list[FusedGroup]] = {}
         for each in grouping.groups:
             of_label.setdefault(each.label, []).append(each)
         tasks = self._with_gaps((each.scope, self._tasks(plan, each, of_label)) for each in ranges)
@@ -196,7 +196,7 @@ class StepModel:
         """Return the tasks with the longer gaps before and after SuperKernels."""
         longer_after: dict[int, float] = {}
 
-        def spaced(task: Task) -> Task:
+        def spaced(task: DeviceTask) -> DeviceTask:
             longer_us = longer_after.pop(task.stream, 0.0)
             if task.superkernel:
                 first, last = self._operators[task.operators[0]], self._operators[task.operators[-1]]
@@ -228,7 +228,7 @@ class StepModel:
         ranges = [self._range[name] for name in inside if name in self._range]
         return (min(first for first, _ in ranges), max(last for _, last in ranges)) if ranges else None
 
-    def _tasks(self, plan: Plan, each: ScopeRange, groups: Mapping[str, Sequence[Group]]) -> list[Task]:
+    def _tasks(self, plan: Plan, each: ScopeRange, groups: Mapping[str, Sequence[FusedGroup]]) -> list[DeviceTask]:
         """Return the tasks of consecutive operators, by their first operator: the groups, and what is in none."""
         own = groups.get(each.scope.label, ()) if each.scope else ()
         if each.scope is None or not own:
@@ -239,7 +239,7 @@ class StepModel:
         tasks += [self._superkernel(group, each.scope, options) for group in own]
         return sorted(tasks, key=lambda task: task.operators[0])
 
-    def _superkernel(self, each: Group, scope: Scope, options: Mapping[str, Option]) -> Task:
+    def _superkernel(self, each: FusedGroup, scope: Scope, options: Mapping[str, Option]) -> DeviceTask:
         events = each.events
         key = (tuple(self._class[node] for node in each.nodes), tuple(sorted(normalise(dict(options)).items())), events)
         fused = self._fused.get(key)
@@ -258,9 +258,9 @@ class StepModel:
         if not any(busy):  # measured durations that are shorter than their heads
             busy = [1.0] * len(busy)
         shares = tuple(fused.duration_us * time_us / sum(busy) for time_us in busy)
-        return Task(each.nodes, each.stream, self._gap_us[each.nodes[0]], shares, fused)
+        return DeviceTask(each.nodes, each.stream, self._gap_us[each.nodes[0]], shares, fused)
 
-    def _terms(self, tasks: Sequence[Task], total: float) -> dict[str, float]:
+    def _terms(self, tasks: Sequence[DeviceTask], total: float) -> dict[str, float]:
         terms = dict.fromkeys(TERMS, 0.0)
         seen: set[int] = set()
         for task in tasks:
@@ -289,15 +289,15 @@ class StepModel:
         return [(b - a, d - c) for (a, b), (c, d) in zip(plan_steps, baseline_steps, strict=True)]
 
     def _span(
-        self, scope: Scope | None, tasks: Sequence[Task], time_us: float, baseline_us: float, cuts: Sequence[Cut]
-    ) -> Span:
+        self, scope: Scope | None, tasks: Sequence[DeviceTask], time_us: float, baseline_us: float, cuts: Sequence[Cut]
+    ) -> StepPart:
         operators = sum(len(task.operators) for task in tasks)
         if scope is None:
-            return Span(None, time_us, baseline_us, operators)
+            return StepPart(None, time_us, baseline_us, operators)
         of_scope = ((self._operators[cut.node].type, str(cut.rule)) for cut in cuts if cut.label == scope.label)
-        return Span(scope.label, time_us, baseline_us, operators, tuple(self._parts(tasks)), tuple(of_scope))
+        return StepPart(scope.label, time_us, baseline_us, operators, tuple(self._parts(tasks)), tuple(of_scope))
 
-    def _parts(self, tasks: Sequence[Task]) -> Iterator[FusedPart]:
+    def _parts(self, tasks: Sequence[DeviceTask]) -> Iterator[FusedPart]:
         """Yield each SuperKernel, and each run of tasks that remain separate."""
         for is_fused, run in groupby(tasks, key=lambda task: task.superkernel is not None):
             if is_fused:
@@ -323,7 +323,7 @@ class StepModel:
                     seconds += len(key[0]) * constants["compile_sub_kernel_s"] * copies
         return seconds
 
-    def _row(self, scope: Scope | None, task: Task, start: float) -> tuple[object, ...]:
+    def _row(self, scope: Scope | None, task: DeviceTask, start: float) -> tuple[object, ...]:
         first, last = self._operators[task.operators[0]], self._operators[task.operators[-1]]
         if task.superkernel is None or scope is None:
             name, kind, core, blocks = first.name, first.type, _CORE_NAMES[first.core], first.blocks
@@ -349,7 +349,7 @@ def _classes(operators: Iterable[Operator]) -> list[int]:
     return [classes.setdefault(operator, len(classes)) for operator in operators]
 
 
-def _flat(pieces: Sequence[_Piece]) -> list[Task]:
+def _flat(pieces: Sequence[_Piece]) -> list[DeviceTask]:
     return [task for _, tasks in pieces for task in tasks]
 
 

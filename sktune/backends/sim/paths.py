@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from sktune.ascend import captured_graph, graph_splits
-from sktune.ascend.captured_graph import Kind, Reason, SplitOptions
-from sktune.ascend.superkernel_pass import Cut, CutRule, Group, Grouping, Node, group
+from sktune.ascend.captured_graph import Kind, SplitOptions, UnfusedReason
+from sktune.ascend.superkernel_pass import Cut, FusedGroup, GraphNode, Grouping, PassCut, group
 from sktune.backends.npugraph_ex.options import OPTIONS as GRAPH_OPTIONS
 from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.operators import Operator
@@ -111,44 +111,46 @@ class CapturedPath:
         """See ``SuperKernelPath``."""
         if not plan.scopes:  # without any marker the splitter would fuse everything
             return Grouping(())
-        tasks: list[captured_graph.Task] = []
+        tasks: list[captured_graph.CapturedTask] = []
         operator_of: dict[int, int] = {}
         for each in ranges:
             if each.scope:
-                tasks.append(captured_graph.Task(Kind.BEGIN, name=each.scope.label))
+                tasks.append(captured_graph.CapturedTask(Kind.BEGIN, name=each.scope.label))
             for index in range(each.first, each.last + 1):
                 operator_of[len(tasks)] = index
                 tasks.append(self._tasks[index])
             if each.scope:
-                tasks.append(captured_graph.Task(Kind.END, name=each.scope.label))
+                tasks.append(captured_graph.CapturedTask(Kind.END, name=each.scope.label))
         options = SplitOptions(auto_op_parallel=dict(plan.options).get("auto_op_parallel") == 1)
         split = graph_splits.split(tasks, self._device, options)
         if split.failure:
             return Grouping((), split.failure, plan.scopes[0].label)
         groups = [
-            Group(fused.name, fused.name, tuple(operator_of[task] for task in fused.tasks if task in operator_of), 0)
+            FusedGroup(
+                fused.name, fused.name, tuple(operator_of[task] for task in fused.tasks if task in operator_of), 0
+            )
             for fused in split.superkernels
         ]
         inside = {node for each in groups for node in each.nodes}
         cuts = [
-            Cut(each.scope.label, index, CutRule.NOT_BUILT)
+            Cut(each.scope.label, index, PassCut.NOT_BUILT)
             for each in ranges
             if each.scope
             for index in range(each.first, each.last + 1)
             if index not in inside
         ]
         cuts += [
-            Cut(each.name, operator_of[each.cut], CutRule.SYNC_ALL)
+            Cut(each.name, operator_of[each.cut], PassCut.SYNC_ALL)
             for each in split.groups
             if each.rule is graph_splits.CutRule.SYNCALL_OP_DROP and each.cut is not None
         ]
         return Grouping(tuple(each for each in groups if each.nodes), cuts=tuple(cuts))
 
 
-def _task(operator: Operator, aic_cores: int, aiv_cores: int) -> captured_graph.Task:
+def _task(operator: Operator, aic_cores: int, aiv_cores: int) -> captured_graph.CapturedTask:
     """Return what is captured of an operator."""
     if operator.core in ("aicpu", "communication"):
-        return captured_graph.Task(Kind.OTHER)
+        return captured_graph.CapturedTask(Kind.OTHER)
     unit = core_in_superkernel(operator)
     core = {
         "cube": captured_graph.Core.CUBE,
@@ -156,18 +158,18 @@ def _task(operator: Operator, aic_cores: int, aiv_cores: int) -> captured_graph.
         "vector": captured_graph.Core.VECTOR,
     }[unit]
     blocks = (aiv_cores if unit == "vector" else aic_cores) if operator.is_dynamic else operator.blocks
-    obstacle = None if operator.can_fuse else Reason.OP_UNSUPPORT
+    obstacle = None if operator.can_fuse else UnfusedReason.OP_UNSUPPORT
     if operator.is_dynamic:
-        obstacle = Reason.DYNAMIC_TASK_UNSUPPORT
-    return captured_graph.Task(
+        obstacle = UnfusedReason.DYNAMIC_TASK_UNSUPPORT
+    return captured_graph.CapturedTask(
         Kind.KERNEL, core=core, blocks=blocks, obstacle=obstacle, needs_all_cores=operator.calls_sync_all
     )
 
 
-def _node(operator: Operator) -> Node:
+def _node(operator: Operator) -> GraphNode:
     """Return what GE's pass sees of an operator."""
     is_collective = operator.core == "communication" and operator.can_fuse
-    return Node(
+    return GraphNode(
         operator.name, operator.type, stream=operator.stream, is_supported=operator.can_fuse and not is_collective,
         is_collective=is_collective, waits_for=operator.after,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from sktune.backends.sim.superkernel import SuperKernel
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DeviceTask:
     """What the device starts once: an operator, or a SuperKernel.
 
     Attributes:
@@ -41,7 +41,7 @@ class DeadlockError(Exception):
         self.operator = operator
 
 
-def schedule(tasks: Sequence[Task], operators: Sequence[Operator]) -> tuple[list[float], list[float]]:
+def schedule(tasks: Sequence[DeviceTask], operators: Sequence[Operator]) -> tuple[list[float], list[float]]:
     """Return end and start of each operator in us, by its index.
 
     A SuperKernel begins when its stream is free, when everything that its first operator waits for has ended, and what
@@ -61,7 +61,7 @@ def schedule(tasks: Sequence[Task], operators: Sequence[Operator]) -> tuple[list
     return ends, starts
 
 
-def _in_order(tasks: Sequence[Task], count: int) -> tuple[list[float], list[float]]:
+def _in_order(tasks: Sequence[DeviceTask], count: int) -> tuple[list[float], list[float]]:
     starts, ends = [0.0] * count, [0.0] * count
     clock = 0.0
     for place, task in enumerate(tasks):
@@ -73,7 +73,7 @@ def _in_order(tasks: Sequence[Task], count: int) -> tuple[list[float], list[floa
     return ends, starts
 
 
-def _waits(tasks: Sequence[Task], operators: Sequence[Operator]) -> list[dict[int, float]]:
+def _waits(tasks: Sequence[DeviceTask], operators: Sequence[Operator]) -> list[dict[int, float]]:
     """Return for each operator those that end before it begins, and the least time between."""
     task_of = {index: task for task in tasks for index in task.operators}
     on_stream: dict[int, list[int]] = {}
@@ -109,7 +109,7 @@ def _waits(tasks: Sequence[Task], operators: Sequence[Operator]) -> list[dict[in
     return waits
 
 
-def _in_topological_order(waits: Sequence[dict[int, float]], tasks: Sequence[Task]) -> Iterator[int]:
+def _in_topological_order(waits: Sequence[dict[int, float]], tasks: Sequence[DeviceTask]) -> Iterator[int]:
     followers: list[list[int]] = [[] for _ in waits]
     left = [len(before) for before in waits]
     for index, before in enumerate(waits):

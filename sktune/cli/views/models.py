@@ -8,13 +8,13 @@ from rich.table import Table
 
 from sktune.core.errors import first_line
 from sktune.core.events.values import ModelResult
-from sktune.tuning.side_by_side import Answer
+from sktune.tuning.side_by_side import ModelAnswer
 
 HEADINGS = ("model", "baseline ms", "best ms", "speedup", "95% interval", "trials", "study")
 LEFT = ("model", "95% interval", "study")
 
 
-def rows_of(answers: Sequence[Answer]) -> list[ModelResult]:
+def rows_of(answers: Sequence[ModelAnswer]) -> list[ModelResult]:
     """Return what became of each search."""
     rows = []
     for answer in answers:
@@ -34,7 +34,7 @@ def rows_of(answers: Sequence[Answer]) -> list[ModelResult]:
     return rows
 
 
-def models_table(answers: Sequence[Answer]) -> Table:
+def models_table(answers: Sequence[ModelAnswer]) -> Table:
     """Return the closing table."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in HEADINGS:

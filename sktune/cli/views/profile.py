@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
-from rich.table import Table as Grid
+from rich.table import FigureTable as Grid
 from rich.text import Text
 
 from sktune.profiling.analysis import Profile
-from sktune.profiling.comparison import Comparison
-from sktune.profiling.tables import Table, comparison_tables, headline, overview, profile_tables
+from sktune.profiling.comparison import MatchedProfiles
+from sktune.profiling.tables import FigureTable, comparison_tables, headline, overview, profile_tables
 
 NAME_WIDTH = 30
 """Longer names are folded before a column is left out for them."""
@@ -18,7 +18,7 @@ WORD_WIDTH = 12
 """Longer words are folded; figures and verdicts are shorter."""
 
 
-def profile_view(profile: Profile, comparison: Comparison | None, picture: Path) -> RenderableType:
+def profile_view(profile: Profile, comparison: MatchedProfiles | None, picture: Path) -> RenderableType:
     """Return the tables of ``profile``, the comparison if there is one, and last what matters for scopes."""
     labelled = [("", profile)]
     if comparison:
@@ -39,7 +39,7 @@ def profile_view(profile: Profile, comparison: Comparison | None, picture: Path)
 class _Fitted:
     """A table that fits the terminal: spare columns are left out and names are folded, but figures are never cut."""
 
-    table: Table
+    table: FigureTable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = self.table
@@ -59,7 +59,7 @@ class _Fitted:
             yield Text(" ".join(notes), style="dim")
 
 
-def _grid(table: Table, left_out: Collection[str]) -> Grid:
+def _grid(table: FigureTable, left_out: Collection[str]) -> Grid:
     grid = Grid(title=table.title, title_justify="left")
     shown = [number for number, column in enumerate(table.columns) if column not in left_out]
     for number in shown:
@@ -74,7 +74,7 @@ def _grid(table: Table, left_out: Collection[str]) -> Grid:
     return grid
 
 
-def _width(table: Table, left_out: Collection[str]) -> int:
+def _width(table: FigureTable, left_out: Collection[str]) -> int:
     """Return the least width of the table in characters, with borders and with names of at most ``NAME_WIDTH``."""
     columns = [_cells(table, number) for number, column in enumerate(table.columns) if column not in left_out]
     name = min(max(map(len, columns[0])), NAME_WIDTH)
@@ -85,7 +85,7 @@ def _least_width(cells: Iterable[str]) -> int:
     return min(WORD_WIDTH, max(len(word) for cell in cells for word in cell.split()))
 
 
-def _cells(table: Table, number: int) -> list[str]:
+def _cells(table: FigureTable, number: int) -> list[str]:
     return [table.columns[number], *(row[number] for row in table.rows)]
 
 

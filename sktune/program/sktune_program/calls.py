@@ -18,19 +18,19 @@ _PLACES = ("_user_stream_label", "_op_aicore_num", "_op_vectorcore_num")
 
 
 @dataclass(frozen=True)
-class Span:
+class CallSpan:
     """A part of a step, by the numbers of its first and last event; an event is a begin or an end of a call."""
 
     began: int
     ended: int
 
-    def contains(self, other: Span) -> bool:
+    def contains(self, other: CallSpan) -> bool:
         """Whether the other span begins and ends inside this one."""
         return self.began < other.began and other.ended < self.ended
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """One call of a module.
 
     Attributes:
@@ -42,7 +42,7 @@ class Call:
     """
 
     name: str
-    span: Span | None
+    span: CallSpan | None
     caller: int | None
     place: str = ""
     is_idle: bool = False
@@ -52,10 +52,10 @@ class Call:
 class Calls:
     """All calls of modules in a step, in order of their begin."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ModuleCall, ...]
 
     @cached_property
-    def once(self) -> Mapping[str, Call]:
+    def once(self) -> Mapping[str, ModuleCall]:
         """The modules that ran exactly once and did something, by name and in order of their begin."""
         counts = Counter(call.name for call in self.calls)
         return {
@@ -80,7 +80,7 @@ class Calls:
     def from_rows(cls, rows: Iterable[Sequence[Any]]) -> Calls:
         """Inverse of ``to_rows``."""
         return cls(tuple(
-            Call(str(name), None if began is None else Span(int(began), int(ended)),
+            ModuleCall(str(name), None if began is None else CallSpan(int(began), int(ended)),
                  None if caller is None else int(caller), str(place), bool(is_idle))
             for name, began, ended, caller, place, is_idle in rows
         ))  # fmt: skip
@@ -151,11 +151,11 @@ class _Recorder:
 
     def calls(self) -> Calls:
         """Return the calls so far."""
-        spans = {index: Span(self._begun[index][1], ended) for index, ended in self._ends.items()}
+        spans = {index: CallSpan(self._begun[index][1], ended) for index, ended in self._ends.items()}
         rows = enumerate(self._begun)
         return Calls(
             tuple(
-                Call(name, spans.get(index), caller, place, index in self._idle)
+                ModuleCall(name, spans.get(index), caller, place, index in self._idle)
                 for index, (name, _, caller, place) in rows
             )
         )

@@ -10,7 +10,7 @@ from . import npugraph_ex, vllm
 from .bytecode import without_bytecode
 from .errors import PlanError, described
 from .inductor.versions import problem_with
-from .task import Task
+from .task import RankTask
 
 REGIONS, SUPERKERNELS, CAPTURED = "inductor", "npu", "npugraph-ex"
 """The names of ``backend`` in tasks and plan files."""
@@ -29,11 +29,11 @@ class Frontend:
         environment: variables that a program with a plan needs.
     """
 
-    prepared: Callable[[Task, Mapping[str, Any]], Prepared]
+    prepared: Callable[[RankTask, Mapping[str, Any]], Prepared]
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def _regions(task: Task, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG001 - sktune compiles the step itself
+def _regions(task: RankTask, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG001 - sktune compiles the step itself
     import torch
 
     if problem := problem_with(torch.__version__):
@@ -50,7 +50,7 @@ def _regions(task: Task, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG0
     return {"backend": compile_marked, "fullgraph": True, "dynamic": False}, InductorScope
 
 
-def _superkernels(task: Task, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG001
+def _superkernels(task: RankTask, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG001
     from .marks import torchair_scope
 
     if keywords.get("backend") == npugraph_ex.NPUGRAPH_EX:
@@ -61,7 +61,7 @@ def _superkernels(task: Task, keywords: Mapping[str, Any]) -> Prepared:  # noqa:
     return keywords, torchair_scope
 
 
-def _captured(task: Task, keywords: Mapping[str, Any]) -> Prepared:
+def _captured(task: RankTask, keywords: Mapping[str, Any]) -> Prepared:
     from .marks import npugraph_ex_scope
 
     has_scopes = bool(task.scopes)

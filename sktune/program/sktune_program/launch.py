@@ -108,7 +108,7 @@ def _check() -> None:
         from . import errors, plan_file, task
     try:
         if RUN_VARIABLE in os.environ:
-            task.Task.read(os.environ[RUN_VARIABLE])
+            task.RankTask.read(os.environ[RUN_VARIABLE])
         else:
             plan_file.read_plan_file(os.environ[PLAN_VARIABLE])
     except errors.SktuneError as failure:

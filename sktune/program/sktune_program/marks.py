@@ -19,7 +19,7 @@ from .errors import PlanError
 from .plan import MarkedScope, Option
 
 
-class Scope(Protocol):
+class HookedScope(Protocol):
     """A context manager that is entered in one hook and left in another."""
 
     def __enter__(self) -> Any: ...
@@ -27,7 +27,7 @@ class Scope(Protocol):
     def __exit__(self, *error: object) -> Any: ...
 
 
-def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
+def torchair_scope(label: str, options: Mapping[str, Option]) -> HookedScope:
     """Return TorchAir's scope, with the options as a string.
 
     Raises:
@@ -42,7 +42,7 @@ def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
             f"the plan's scopes need TorchAir, which cannot be imported ({str(failure).partition(chr(10))[0]}); "
             "install the torch_npu of this torch ('.[npu]' in sktune's own environment)"
         ) from failure
-    scope: Scope = torchair.scope.super_kernel(label, superkernel_options.render(options))
+    scope: HookedScope = torchair.scope.super_kernel(label, superkernel_options.render(options))
     return scope
 
 
@@ -59,7 +59,7 @@ class NpugraphExScope:
         torch.ops.npu.super_kernel_scope_end(self._label)
 
 
-def npugraph_ex_scope(label: str, options: Mapping[str, Option]) -> Scope:
+def npugraph_ex_scope(label: str, options: Mapping[str, Option]) -> HookedScope:
     """Return a scope for npugraph_ex.
 
     Raises:
@@ -72,7 +72,7 @@ def npugraph_ex_scope(label: str, options: Mapping[str, Option]) -> Scope:
     return NpugraphExScope(label)
 
 
-MakeScope = Callable[[str, Mapping[str, Option]], Scope]
+MakeScope = Callable[[str, Mapping[str, Option]], HookedScope]
 
 
 class MarkedModel:
@@ -88,7 +88,7 @@ class MarkedModel:
         self._tables: list[dict[int, Any]] = []
         self._suspended: list[tuple[dict[int, Any], dict[int, Any]]] = []
 
-    def mark(self, first: nn.Module, last: nn.Module, scope: Scope) -> None:
+    def mark(self, first: nn.Module, last: nn.Module, scope: HookedScope) -> None:
         """Enter ``scope`` before ``first`` runs and leave it after ``last`` has run."""
 
         def enter(module: nn.Module, arguments: Any) -> None:  # noqa: ARG001

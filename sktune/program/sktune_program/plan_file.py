@@ -11,7 +11,7 @@ from .errors import PlanError, SpaceError, nearest
 from .plain_yaml import read_yaml
 from .plan import MarkedScope, check_disjoint, check_scope, label_of, options_of, scopes_of
 from .superkernel_options import check_options, parse
-from .task import DecodeCall, Task
+from .task import DecodeCall, RankTask
 
 VERSION = 1
 KEYS = frozenset(("version", "backend", "plan", "layers", "kinds", "decode", "artifacts", "target", "evidence"))
@@ -19,7 +19,7 @@ MAX_BYTES = 16 << 20
 FIX = "set SKTUNE_PLAN to the path of a plan file"
 
 
-def read_plan_file(path: str) -> Task:
+def read_plan_file(path: str) -> RankTask:
     """Return the instructions of the plan file at ``path``.
 
     Raises:
@@ -51,7 +51,7 @@ def _document(path: str) -> Any:
         raise PlanError(f"{path} is not JSON ({failure}); fix it") from failure
 
 
-def _task(document: Any) -> Task:
+def _task(document: Any) -> RankTask:
     if not isinstance(document, dict):
         raise PlanError(f"a plan file is a mapping of keys, got {type(document).__name__}; see docs/reference/plan.md")
     if document.get("version") != VERSION or isinstance(document.get("version"), bool):
@@ -74,7 +74,7 @@ def _task(document: Any) -> Task:
     assert isinstance(plan, dict)
     _check_keys(plan, frozenset(("scopes", "options")), "a plan")
     options = options_of(plan.get("options") or {}, "a plan")
-    return Task(False, backend, decode=_decode(decode), scopes=tuple(scopes), options=options)
+    return RankTask(False, backend, decode=_decode(decode), scopes=tuple(scopes), options=options)
 
 
 def _with_parsed_options(plan: Any) -> Any:

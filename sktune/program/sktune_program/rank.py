@@ -24,14 +24,14 @@ from .calls import Calls, record_calls
 from .clock import clock_of
 from .errors import PlanError, SktuneError, described, first_line, machine_failure
 from .frontends import FRONTENDS
-from .marks import MakeScope, MarkedModel, Scope, attach
+from .marks import HookedScope, MakeScope, MarkedModel, attach
 from .module_times import StepTimes, time_modules
 from .module_tree import describe, find_tree
 from .object_graph import Leaf
 from .plan import Option
 from .plan_file import read_plan_file
 from .reporter import Reporter
-from .task import VERIFIED_STEPS, Task, is_baselines_turn
+from .task import VERIFIED_STEPS, RankTask, is_baselines_turn
 from .tensors import as_one, digest_of, digests_of, outputs_of, signature_of, state_of
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Gate:
 class GatedScope:
     """A scope that does nothing unless its gate is open."""
 
-    def __init__(self, scope: Scope, gate: Gate) -> None:
+    def __init__(self, scope: HookedScope, gate: Gate) -> None:
         self._scope, self._gate = scope, gate
 
     def __enter__(self) -> None:
@@ -80,7 +80,7 @@ class MarkedStep:
     """
 
     def __init__(
-        self, compiled: Function, baseline: Function | None, tree: nn.Module, function: Function, task: Task,
+        self, compiled: Function, baseline: Function | None, tree: nn.Module, function: Function, task: RankTask,
         make_scope: MakeScope, reporter: Reporter, attached: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._compiled, self._baseline, self._tree, self._function = compiled, baseline, tree, function
@@ -137,7 +137,7 @@ class MarkedStep:
             atexit.register(self._flush)
         return self._now_s
 
-    def _gated(self, label: str, options: Mapping[str, Option]) -> Scope:
+    def _gated(self, label: str, options: Mapping[str, Option]) -> HookedScope:
         return GatedScope(self._make_scope(label, options), self._gate)
 
     def _count(self, seconds: float, is_baselines: bool) -> None:
@@ -244,7 +244,7 @@ class Rank:
         plan: the plan file of which to say that it is in force; empty in a search.
     """
 
-    def __init__(self, compile_: Function, task: Task, reporter: Reporter, plan: str = "") -> None:
+    def __init__(self, compile_: Function, task: RankTask, reporter: Reporter, plan: str = "") -> None:
         self._compile, self._task, self._reporter, self._plan = compile_, task, reporter, plan
         self._names: dict[str, int] = {}
 
@@ -339,7 +339,7 @@ def take_over(folder: str | None, plan: str | None) -> None:
     reporter = Reporter(folder)
     if folder is not None:
         try:
-            task = Task.read(folder)
+            task = RankTask.read(folder)
         except SktuneError as failure:
             reporter.begin()
             reporter.write("error", stage="run", message=str(failure))

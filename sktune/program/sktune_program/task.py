@@ -1,6 +1,6 @@
 """Instructions to the ranks of a run, and to a program with a plan: ``task.json`` in the run's folder.
 
-Format 1 is an object with ``format`` and the fields of ``Task``.
+Format 1 is an object with ``format`` and the fields of ``RankTask``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DecodeCall:
 
 
 @dataclass(frozen=True)
-class Task:
+class RankTask:
     """Instructions to the ranks of a run.
 
     Attributes:
@@ -72,7 +72,7 @@ class Task:
             json.dump({"format": FORMAT, **asdict(self)}, file)
 
     @classmethod
-    def read(cls, folder: str | os.PathLike[str]) -> Task:
+    def read(cls, folder: str | os.PathLike[str]) -> RankTask:
         """Inverse of ``write``.
 
         Raises:

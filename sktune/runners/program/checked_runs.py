@@ -23,11 +23,11 @@ from sktune.measure import samples
 from sktune.measure.latency import Measurement
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.winner import BASELINE
-from sktune.program.sktune_program.task import VERIFIED_STEPS, DecodeCall, Task
+from sktune.program.sktune_program.task import VERIFIED_STEPS, DecodeCall, RankTask
 from sktune.runners.program.agreement import decode_step, differing_state, first_difference, unverifiable_reason
 from sktune.runners.program.peers import Peer
 from sktune.runners.program.rank_reports import RankReport, draw_turns
-from sktune.runners.program.run import Failure, Launcher, Run
+from sktune.runners.program.run import Failure, Launcher, ProgramRun
 from sktune.runners.program.step_times import (
     MIN_ALTERNATING,
     MIN_STEPS,
@@ -76,7 +76,7 @@ class CheckedRuns:
         self.baselines: list[RunLatency] = []
         self.run_s = 0.0
         self.versions: Mapping[str, str] = {}
-        self._task = Task(False, recipe.backend, recipe.model)
+        self._task = RankTask(False, recipe.backend, recipe.model)
         self._all_steps: tuple[RankReport, ...] = ()  # of the baseline run in which every step is compared
 
     @property
@@ -113,7 +113,7 @@ class CheckedRuns:
         self._task = replace(self._task, decode=step if len(calls) > 1 else replace(step, signature=""))
         return layout, run.seconds
 
-    def baseline(self, log: str) -> Run:
+    def baseline(self, log: str) -> ProgramRun:
         """Run the baseline; the first run is the reference that all others must equal.
 
         Raises:
@@ -132,12 +132,12 @@ class CheckedRuns:
         self.baselines.append(latency_of(run.step_ms))
         return run
 
-    def noise_floor(self, before_trial: int, run: Run, before: Sequence[RunLatency]) -> NoiseFloorSample:
+    def noise_floor(self, before_trial: int, run: ProgramRun, before: Sequence[RunLatency]) -> NoiseFloorSample:
         """Compare a run of the baseline with itself, or with the runs ``before`` it where runs do not alternate."""
         speedup = self.speedup(run) if self.alternates else compare_runs(self.baselines[-1], before)
         return NoiseFloorSample(before_trial, speedup, "", run.seconds)
 
-    def speedup(self, run: Run) -> Speedup:
+    def speedup(self, run: ProgramRun) -> Speedup:
         """Return the speedup of a plan's run."""
         if self.alternates:
             return compare_turns(run.step_ms, run.turns)
@@ -181,7 +181,7 @@ class CheckedRuns:
                 "(greedy sampling, a fixed seed), as bit-identity cannot be checked otherwise"
             )
 
-    def run(self, plan: Plan, log: str, steps: int = VERIFIED_STEPS) -> Run:
+    def run(self, plan: Plan, log: str, steps: int = VERIFIED_STEPS) -> ProgramRun:
         """Run the program and compare ``steps`` decode steps; it is timed only if these are ``VERIFIED_STEPS``."""
         is_timed = steps == VERIFIED_STEPS
         turns = draw_turns() if self.alternates and is_timed else None
@@ -193,19 +193,19 @@ class CheckedRuns:
             self._save_samples(log, run)
         return run
 
-    def _unverifiable(self, run: Run) -> Failure | None:
+    def _unverifiable(self, run: ProgramRun) -> Failure | None:
         """Return why a run that ended normally cannot be verified."""
         function = self._task.decode.function if self._task.decode else ""
         reasons = (unverifiable_reason(each, function, is_stateless=self.recipe.stateless) for each in run.reports)
         detail = next(filter(None, reasons), "")
         return Failure(Reason.CRASHED, detail) if detail else None
 
-    def _unmeasured(self, run: Run) -> Failure | None:
+    def _unmeasured(self, run: ProgramRun) -> Failure | None:
         """Return why a run that ended normally has no figure."""
         detail = unmeasured_reason(self.recipe, run.step_ms, MIN_ALTERNATING if self.alternates else MIN_STEPS)
         return Failure(Reason.CRASHED, detail) if detail else None
 
-    def _save_samples(self, log: str, run: Run) -> None:
+    def _save_samples(self, log: str, run: ProgramRun) -> None:
         step_ms = run.step_ms
         shortest = min(len(steps) for steps in step_ms)
         if self.alternates and shortest >= MIN_ALTERNATING:

@@ -9,7 +9,7 @@ from sktune.core.errors import BackendError, TargetError
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
-from sktune.program.sktune_program.task import DecodeCall, Task
+from sktune.program.sktune_program.task import DecodeCall, RankTask
 from sktune.runners.program.agreement import decode_step
 from sktune.runners.program.checked_runs import can_alternate, unmeasured_reason
 from sktune.runners.program.rank_reports import InspectedCall, RankReport
@@ -62,7 +62,7 @@ def first_start(recipe: Recipe, space: SpaceSpec, folder: Path, *, stands_in: bo
     """
     log = folder / "rehearsal.log"
     launcher = Launcher(recipe, folder / "work", folder / "cache")
-    run = launcher.run(Task(True, recipe.backend, recipe.model, stands_in=stands_in), Plan(), log)
+    run = launcher.run(RankTask(True, recipe.backend, recipe.model, stands_in=stands_in), Plan(), log)
     if run.failure:
         detail, words = run.failure.detail, _last_words(log)
         is_told = words in detail or any(report.error for report in run.reports)

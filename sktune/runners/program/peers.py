@@ -95,7 +95,7 @@ class Peer(Protocol):
         ...
 
 
-class ThisHost:
+class LocalPeer:
     """The host of this process; a ``Peer``."""
 
     def __init__(self, name: str = "", address: str = "") -> None:

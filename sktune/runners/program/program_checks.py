@@ -44,7 +44,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckedSettings:
     """What the checks say of changed settings.
 
     Attributes:
@@ -74,7 +74,7 @@ class ProgramChecks:
             functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
             self._functions += [(file, node) for node in functions if _CHECKING.search(node.name)]
 
-    def verdict(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Verdict:
+    def verdict(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> CheckedSettings:
         """Return what the checks say of the settings ``after``, if they accept ``before``.
 
         Settings are values by name. A name is looked up wherever the program reads an attribute or a key of that name;
@@ -90,7 +90,7 @@ class ProgramChecks:
                     refusing.append(Check(file, *where))
                 elif truth is UNKNOWN and was is False:
                     undecided.append(Check(file, *where))
-        return Verdict(tuple(refusing), tuple(undecided), frozenset(refused_before))
+        return CheckedSettings(tuple(refusing), tuple(undecided), frozenset(refused_before))
 
 
 def _raised(function: ast.FunctionDef, settings: Mapping[str, Any]) -> dict[tuple[int, str], Truth]:

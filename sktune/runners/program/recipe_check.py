@@ -17,7 +17,7 @@ from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.files import source_text
 from sktune.runners.program.launch_scripts import is_placeholder, launch_scripts
 from sktune.runners.program.measured_step import DUMMY, LAYERS
-from sktune.runners.program.peers import ThisHost
+from sktune.runners.program.peers import LocalPeer
 from sktune.runners.program.recipe_draft import by_key, read_settings
 from sktune.runners.program.yaml_copy import COPY_HEAD, copy_paths, varied_yaml
 from sktune.targets.recipe import Recipe, read_recipe
@@ -211,7 +211,7 @@ class _RecipeCheck:
             yield _finding("space", State.MISSING, f"there is no file {self._recipe.space}", "fix the recipe's space")
 
     def _others(self) -> Finding:
-        if other := ThisHost().other_inference(self._recipe.other_inference):
+        if other := LocalPeer().other_inference(self._recipe.other_inference):
             fix = "end it, or wait; it would disturb every measurement"
             return _finding(OTHER_INFERENCE, State.WRONG, f"process {other[0]} runs ({other[1][:80]})", fix)
         return _finding(OTHER_INFERENCE, State.OK, "none runs")

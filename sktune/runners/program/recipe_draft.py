@@ -13,7 +13,7 @@ from sktune.core.files import read_text, source_text
 from sktune.core.plain_data import load_yaml
 from sktune.program.sktune_program.task import HOSTS_VARIABLE, VERIFIED_STEPS
 from sktune.runners.program.checkout import A3_DIES, DIES
-from sktune.runners.program.program_checks import Check, ProgramChecks, Verdict
+from sktune.runners.program.program_checks import Check, CheckedSettings, ProgramChecks
 from sktune.source.yaml_flag import CAPTURED_MODE, FLAG, MODE, NEEDED_MODE, STATIC_KERNELS, static_kernels
 
 MAX_NEW_TOKENS = 160
@@ -221,7 +221,7 @@ def _add_static_kernels(draft: RecipeDraft, settings: Mapping[str, Any]) -> None
         )
 
 
-def _verdicts(sources: list[Path], settings: Mapping[str, Any], mode: str) -> dict[str, Verdict]:
+def _verdicts(sources: list[Path], settings: Mapping[str, Any], mode: str) -> dict[str, CheckedSettings]:
     """Return what the program's checks say of the copy, for each platform on which they accept the YAML as it is."""
     changed = {path: new for path, (new, _) in _changes(settings, mode).items() if new is not None}
     before = {STATIC_KERNELS: False, **by_key(settings)}
@@ -233,14 +233,16 @@ def _verdicts(sources: list[Path], settings: Mapping[str, Any], mode: str) -> di
     return {name: verdict for name, verdict in verdicts.items() if verdict.refused_before == everywhere}
 
 
-def _by_platform(sources: list[Path], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Verdict]:
+def _by_platform(
+    sources: list[Path], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, CheckedSettings]:
     """Return what the program's checks say on each platform that the settings leave open."""
     checks = ProgramChecks(sources, MODE)
     platforms = [str(before[PLATFORM])] if before.get(PLATFORM) else _PLATFORMS
     return {name: checks.verdict({**before, PLATFORM: name}, {**after, PLATFORM: name}) for name in platforms}
 
 
-def _refused_everywhere(verdicts: Mapping[str, Verdict]) -> frozenset[Check]:
+def _refused_everywhere(verdicts: Mapping[str, CheckedSettings]) -> frozenset[Check]:
     return frozenset.intersection(*(verdict.refused_before for verdict in verdicts.values()))
 
 
@@ -251,14 +253,14 @@ def _refusing_yaml(sources: list[Path], settings: Mapping[str, Any]) -> list[Che
     return sorted(refusing, key=lambda check: (str(check.file), check.line))
 
 
-def _refusing(verdicts: Mapping[str, Verdict]) -> Check | None:
+def _refusing(verdicts: Mapping[str, CheckedSettings]) -> Check | None:
     """Return a check that refuses the copy on every platform that accepts the YAML."""
     if verdicts and all(verdict.refusing for verdict in verdicts.values()):
         return next(iter(verdicts.values())).refusing[0]
     return None
 
 
-def _doubts(verdicts: Mapping[str, Verdict], draft: RecipeDraft, mode: str) -> list[str]:
+def _doubts(verdicts: Mapping[str, CheckedSettings], draft: RecipeDraft, mode: str) -> list[str]:
     """Return a line for each check that may refuse the copy."""
     on: dict[Check, list[str]] = {}
     for platform, verdict in verdicts.items():

@@ -16,10 +16,10 @@ from sktune.core.files import real_path
 from sktune.core.outcome import Reason, Stage
 from sktune.core.plan import Plan
 from sktune.program.sktune_program.launch import RUN_VARIABLE
-from sktune.program.sktune_program.task import HOST_RANK_VARIABLE, HOSTS_VARIABLE, Task
+from sktune.program.sktune_program.task import HOST_RANK_VARIABLE, HOSTS_VARIABLE, RankTask
 from sktune.runners.machine import MEND_MACHINE, rename_old
 from sktune.runners.program.latency_lines import step_latencies_ms
-from sktune.runners.program.peers import HostCommand, HostState, Peer, PeerLostError, ThisHost
+from sktune.runners.program.peers import HostCommand, HostState, LocalPeer, Peer, PeerLostError
 from sktune.runners.program.rank_reports import RankReport, read_reports
 from sktune.runners.program.yaml_copy import copy_paths, written_copies
 from sktune.targets.recipe import LatencyLines, Recipe
@@ -48,7 +48,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ProgramRun:
     """The result of one run.
 
     Attributes:
@@ -86,13 +86,13 @@ class Launcher:
 
     def __init__(self, recipe: Recipe, folder: Path, caches: Path, hosts: Sequence[Peer] = ()) -> None:
         self._recipe, self._folder, self._caches = recipe, real_path(folder), real_path(caches)
-        self._hosts: Sequence[Peer] = hosts or (ThisHost(),)
+        self._hosts: Sequence[Peer] = hosts or (LocalPeer(),)
         self._names = [host.name for host in hosts] if len(hosts) > 1 else []
         self._copies = copy_paths(recipe.yaml.file, self._names) if recipe.yaml else []
         self._run_folder: Path | None = None
         self.deadline_s = math.inf
 
-    def run(self, task: Task, plan: Plan, log: Path) -> Run:
+    def run(self, task: RankTask, plan: Plan, log: Path) -> ProgramRun:
         """Start the program with ``plan`` and wait for it to end; its output goes to ``log``.
 
         That of other hosts goes to ``NAME.host-1.log`` beside it. An old log of that name, from before a resume, is
@@ -128,7 +128,7 @@ class Launcher:
         logs = self._logs(outputs, earlier)
         self._copy_logs(logs, log)
         step_ms = () if failure else self._latencies(reports, logs)
-        return Run(reports, failure, step_ms, began, time.monotonic() - began)
+        return ProgramRun(reports, failure, step_ms, began, time.monotonic() - began)
 
     def stop(self) -> None:
         """Kill every process of the current run, and no other."""

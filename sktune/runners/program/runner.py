@@ -36,7 +36,7 @@ from sktune.runners.machine import refuse_failure_of_machine
 from sktune.runners.program.agreement import first_difference, verification
 from sktune.runners.program.checked_runs import BASELINES, CheckedRuns
 from sktune.runners.program.peers import check_shared
-from sktune.runners.program.run import Run
+from sktune.runners.program.run import ProgramRun
 from sktune.runners.program.step_times import MIN_ALTERNATING, compare_turns, compare_two, latency_of
 from sktune.targets.recipe import needs_cluster, read_recipe
 
@@ -159,7 +159,7 @@ class ProgramRunner:
         blamed = plan.scopes[0].label if is_only else outcome.blamed
         return replace(outcome, seconds=_seconds(run), blamed=blamed, log=str(self._runs.logs / request.log))
 
-    def _outcome(self, run: Run, plan: Plan, threshold: Threshold) -> Outcome:
+    def _outcome(self, run: ProgramRun, plan: Plan, threshold: Threshold) -> Outcome:
         if run.failure:
             return Outcome(run.failure.reason, run.failure.detail, stage=run.failure.stage)
         verified = _blaming(verification(self._runs.reference, run.reports, self._runs.ignored), plan)
@@ -230,7 +230,7 @@ class ProgramRunner:
         """Run baseline and plans, in reverse order every second time; runs that alternate include the baseline."""
         self.open()
         entries = [*([] if self._runs.alternates else [(BASELINE, Plan())]), *request.plans]
-        runs: dict[str, Run] = {}
+        runs: dict[str, ProgramRun] = {}
         for name, plan in entries if request.process % 2 else entries[::-1]:
             report(Stage.MEASURE)
             runs[name] = self._run_of_finalist(plan, f"final-{request.process}-{name}")
@@ -239,12 +239,12 @@ class ProgramRunner:
             raise BackendError(f"the baseline fails: {reference.failure.detail}; see {log}")
         return ProcessComparison(self._rows(runs, [name for name, _ in entries]))
 
-    def _run_of_finalist(self, plan: Plan, log: str, steps: int = VERIFIED_STEPS) -> Run:
+    def _run_of_finalist(self, plan: Plan, log: str, steps: int = VERIFIED_STEPS) -> ProgramRun:
         """Run a plan that has passed its trial; a failure counts only if it repeats, as it may come from outside."""
         run = self._runs.run(plan, f"{log}.log", steps)
         return self._runs.run(plan, f"{log}-again.log", steps) if run.failure else run
 
-    def _rows(self, runs: Mapping[str, Run], names: Sequence[str]) -> list[FinalRow]:
+    def _rows(self, runs: Mapping[str, ProgramRun], names: Sequence[str]) -> list[FinalRow]:
         """Return the baseline's row and the others'."""
         if not self._runs.alternates:
             base = latency_of(runs[BASELINE].step_ms)
@@ -257,7 +257,7 @@ class ProgramRunner:
         baseline = FinalRow(BASELINE, Speedup(base_ms, base_ms, 1.0, (1.0, 1.0), 1), EQUAL, True, "")
         return [baseline, *(self._row(name, runs[name], speedups.get(name)) for name in names)]
 
-    def _row(self, name: str, run: Run, speedup: Speedup | None) -> FinalRow:
+    def _row(self, name: str, run: ProgramRun, speedup: Speedup | None) -> FinalRow:
         if run.failure:
             return FinalRow(name, None, run.failure.detail, False, "")
         difference = first_difference(self._runs.reference, run.reports, self._runs.ignored)
@@ -279,6 +279,6 @@ def _blaming(verified: Verification, plan: Plan) -> Verification:
     return replace(verified, changes_bits=(plan.scopes[0].label,)) if is_known else verified
 
 
-def _seconds(run: Run) -> dict[str, float]:
+def _seconds(run: ProgramRun) -> dict[str, float]:
     compile_s = max((report.compile_s or 0.0 for report in run.reports), default=0.0)
     return {"compile": compile_s, "measure": max(0.0, run.seconds - compile_s)}

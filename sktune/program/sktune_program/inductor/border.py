@@ -27,7 +27,7 @@ ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Place:
+class StoragePlace:
     """Where a tensor lies in a storage, in elements of its type."""
 
     size: tuple[int, ...]
@@ -36,7 +36,7 @@ class Place:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, value: torch.Tensor) -> Place:
+    def of(cls, value: torch.Tensor) -> StoragePlace:
         """Return the place of a tensor."""
         return cls(tuple(value.size()), tuple(value.stride()), cast("int", value.storage_offset()), value.dtype)
 
@@ -52,7 +52,7 @@ class Place:
         """Where the tensor begins and ends, in bytes from the storage's beginning."""
         return self.offset * self.dtype.itemsize, (self.offset + self.elements) * self.dtype.itemsize
 
-    def is_like(self, other: Place) -> bool:
+    def is_like(self, other: StoragePlace) -> bool:
         """Return whether both places are the same; strides of dimensions of size 1 do not count."""
         strides = zip(self.size, self.stride, other.stride) if self.size == other.size else ()
         is_same = all(own == others for size, own, others in strides if size != 1)
@@ -107,7 +107,7 @@ def overlapping(inputs: Sequence[Any]) -> list[tuple[int, ...]]:
     by_storage: dict[int, list[tuple[int, int, int]]] = {}
     for index, value in enumerate(inputs):
         if is_plain(value) and value.numel():
-            by_storage.setdefault(_address(value), []).append((*Place.of(value).bytes, index))
+            by_storage.setdefault(_address(value), []).append((*StoragePlace.of(value).bytes, index))
     groups: list[list[int]] = []
     for members in by_storage.values():
         reach = -1
@@ -194,7 +194,7 @@ class Window:
         size: its length in elements.
     """
 
-    members: tuple[tuple[int, Place], ...]
+    members: tuple[tuple[int, StoragePlace], ...]
     start: int
     size: int
     dtype: torch.dtype
@@ -206,7 +206,7 @@ class Window:
         Returns:
             None if they are of types whose sizes do not fit together.
         """
-        places = {index: Place.of(value) for index, value in members.items()}
+        places = {index: StoragePlace.of(value) for index, value in members.items()}
         dtype = max((place.dtype for place in places.values()), key=lambda each: each.itemsize)
         start, end = min(place.bytes[0] for place in places.values()), max(place.bytes[1] for place in places.values())
         start -= start % ALIGNMENT
@@ -220,9 +220,9 @@ class Window:
         """Return the window on the memory of ``inputs``, of shape (``size``,)."""
         first, place = self.members[0]
         moved = (inputs[first].storage_offset() - place.offset) * place.dtype.itemsize // self.dtype.itemsize
-        return Place((self.size,), (1,), self.start + moved, self.dtype).beside(inputs[first])
+        return StoragePlace((self.size,), (1,), self.start + moved, self.dtype).beside(inputs[first])
 
-    def view(self, graph: fx.Graph, window: fx.Node, place: Place) -> fx.Node:
+    def view(self, graph: fx.Graph, window: fx.Node, place: StoragePlace) -> fx.Node:
         """Add to ``graph`` the view of the node ``window`` that is at ``place``, and return its node."""
         if place.dtype != self.dtype:
             window = graph.call_method("view", (window, place.dtype))
@@ -246,7 +246,7 @@ class PartOfOutput:
     """An output of the scope that shares memory with others: a view of the region's output that fills that memory."""
 
     index: int
-    place: Place
+    place: StoragePlace
 
     def make(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:  # noqa: ARG002
         """Return the scope's output."""
@@ -263,8 +263,8 @@ class PartOfInput:
     """
 
     index: int
-    place: Place
-    beside: Place
+    place: StoragePlace
+    beside: StoragePlace
 
     def make(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:  # noqa: ARG002
         """Return the scope's output."""
@@ -292,7 +292,7 @@ class Border:
     separate: tuple[int, ...]
     windows: tuple[Window, ...]
     outputs: tuple[Output, ...]
-    own: Mapping[int, Place]
+    own: Mapping[int, StoragePlace]
 
     def inside(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return the region's inputs."""
@@ -331,13 +331,13 @@ class Crossing:
         return tuple(output.make(inputs, outputs) for output in self._border.outputs)
 
 
-def _not_own(inputs: Sequence[Any], outputs: Sequence[Any], own: Mapping[int, Place]) -> Iterator[int]:
+def _not_own(inputs: Sequence[Any], outputs: Sequence[Any], own: Mapping[int, StoragePlace]) -> Iterator[int]:
     """Yield which outputs share memory or lie in it otherwise than as in ``own``."""
     storages = [_address(value) for value in outputs]
     taken = {_address(value) for value in inputs} - {0}
     for index, place in own.items():
         address = storages[index]
-        if not place.is_like(Place.of(outputs[index])) or (
+        if not place.is_like(StoragePlace.of(outputs[index])) or (
             address and (address in taken or storages.count(address) > 1)
         ):
             yield index
@@ -359,10 +359,10 @@ class Outputs:
 
     nodes: tuple[Any, ...]
     made: tuple[Output, ...]
-    own: Mapping[int, Place]
+    own: Mapping[int, StoragePlace]
 
     @classmethod
-    def of(cls, graph: fx.Graph, returned: Sequence[Any], inputs: Mapping[int, tuple[int, Place]]) -> Outputs:
+    def of(cls, graph: fx.Graph, returned: Sequence[Any], inputs: Mapping[int, tuple[int, StoragePlace]]) -> Outputs:
         """Return the outputs of a region.
 
         Args:
@@ -374,22 +374,22 @@ class Outputs:
         storages = [_storage(value) if is_plain(value) and _is_static(value) else 0 for value in values]
         nodes: list[Any] = []
         made: list[Output] = []
-        own: dict[int, Place] = {}
+        own: dict[int, StoragePlace] = {}
         bases: dict[int, int] = {}
         for node, value, storage in zip(returned, values, storages):
             if storage in inputs:
-                made.append(PartOfInput(inputs[storage][0], Place.of(value), inputs[storage][1]))
+                made.append(PartOfInput(inputs[storage][0], StoragePlace.of(value), inputs[storage][1]))
                 continue
             if storage and (storages.count(storage) > 1 or not _fills_its_storage(value)):
                 if storage not in bases and (base := _base(graph, storage)):
                     bases[storage] = len(nodes)
-                    own[len(nodes)] = Place.of(base.meta["example_value"])
+                    own[len(nodes)] = StoragePlace.of(base.meta["example_value"])
                     nodes.append(base)
                 if storage in bases:
-                    made.append(PartOfOutput(bases[storage], Place.of(value)))
+                    made.append(PartOfOutput(bases[storage], StoragePlace.of(value)))
                     continue
             if storage:
-                own[len(nodes)] = Place.of(value)
+                own[len(nodes)] = StoragePlace.of(value)
             made.append(Returned(len(nodes)))
             nodes.append(node)
         return cls(tuple(nodes), tuple(made), own)
@@ -408,7 +408,7 @@ def _base(graph: fx.Graph, storage: int) -> fx.Node | None:
 
 
 def _fills_its_storage(value: torch.Tensor) -> bool:
-    place = Place.of(value)
+    place = StoragePlace.of(value)
     nbytes = int(value.untyped_storage().nbytes())
     return place.bytes == (0, nbytes) and value.numel() == place.elements
 
@@ -433,7 +433,7 @@ class Overlaps:
         self._written = [index for index in self._indices if index in written]
         self._spans = {index: _span(inputs[index]) for index in self._indices}
         self._pairs = {(one, other) for one in self._written for other in self._indices if self._meets(one, other)}
-        self._places = {index: Place.of(inputs[index]) for pair in self._pairs for index in pair}
+        self._places = {index: StoragePlace.of(inputs[index]) for pair in self._pairs for index in pair}
         self._addresses = [inputs[index].data_ptr() for index in self._indices]
 
     def as_compiled(self, inputs: Sequence[Any]) -> bool:
@@ -448,7 +448,9 @@ class Overlaps:
         pairs = {(one, other) for one in self._written for other in moved}
         pairs |= {(one, other) for one in self._written if one in moved for other in self._indices}
         is_same = all(self._meets(*pair) == (pair in self._pairs) for pair in pairs)
-        if is_same and all(Place.of(inputs[index]) == place for index, place in self._places.items() if index in moved):
+        if is_same and all(
+            StoragePlace.of(inputs[index]) == place for index, place in self._places.items() if index in moved
+        ):
             return True
         self._addresses = []  # look at all of them again
         return False

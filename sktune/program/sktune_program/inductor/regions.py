@@ -29,7 +29,7 @@ from .border import (
     MemoryUse,
     Outputs,
     Overlaps,
-    Place,
+    StoragePlace,
     Window,
     is_plain,
     memory_use,
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Span:
+class GraphSpan:
     """The position of a scope in a graph: nodes ``start`` (included) to ``end`` (excluded)."""
 
     label: str
@@ -65,7 +65,7 @@ class MarkedGraph:
     """
 
     graph_module: fx.GraphModule
-    spans: Mapping[str, Span]
+    spans: Mapping[str, GraphSpan]
     held: tuple[torch.Tensor, ...] = ()
 
 
@@ -111,7 +111,7 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
     graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
     held = _lift_attributes(graph, graph_module)
     starts: dict[str, tuple[int, Boundary]] = {}
-    spans: dict[str, Span] = {}
+    spans: dict[str, GraphSpan] = {}
     position = 0
     for node in list(graph.nodes):
         mark = read_mark(node)
@@ -129,7 +129,9 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
             if mark.label not in starts:
                 raise CompileError(f"scope {mark.label!r} ends before it begins; swap its first and last units")
             start, entered = starts[mark.label]
-            spans[mark.label] = Span(mark.label, start, position, tuple(sorted(entered.options.items())), entered.code)
+            spans[mark.label] = GraphSpan(
+                mark.label, start, position, tuple(sorted(entered.options.items())), entered.code
+            )
     if unclosed := starts.keys() - spans.keys():
         raise CompileError(
             f"scope {min(unclosed)!r} is never closed: its last unit does not run in this step; choose another"
@@ -207,7 +209,7 @@ class Cutting:
         return run
 
 
-def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Sequence[Any]) -> Cutting:
+def cut(graph_module: fx.GraphModule, spans: Sequence[GraphSpan], example_inputs: Sequence[Any]) -> Cutting:
     """Cut each span out of the graph.
 
     Nodes outside of spans will run kernel by kernel, in the order in which they were captured.
@@ -329,7 +331,7 @@ class _Memory:
         identity = _identity(value)
         if identity not in self._storages:
             self._storages[identity] = torch.UntypedStorage(_nbytes(value), device=value.device)
-        return Place.of(value).tensor(self._storages[identity])
+        return StoragePlace.of(value).tensor(self._storages[identity])
 
 
 def _identity(captured: torch.Tensor) -> int:
@@ -351,10 +353,10 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
     inside = {index for window in windows for index, _ in window.members}
     separate = tuple(index for index in range(len(bound)) if index not in inside)
     graph, returned = _copied(piece)
-    first: dict[int, tuple[int, Place]] = {}
+    first: dict[int, tuple[int, StoragePlace]] = {}
     for index, value in enumerate(captured):
         if is_plain(value):
-            first.setdefault(_identity(value), (index, Place.of(value)))
+            first.setdefault(_identity(value), (index, StoragePlace.of(value)))
     outputs = Outputs.of(graph, returned, first)
     _open_windows(graph, [node for node in graph.nodes if node.op == "placeholder"], windows)
     graph.output(outputs.nodes)
@@ -461,7 +463,7 @@ def _separate(value: Any) -> Any:
 
 
 def _misalignment(value: Any) -> int:
-    return Place.of(value).bytes[0] % ALIGNMENT if is_plain(value) else 0
+    return StoragePlace.of(value).bytes[0] % ALIGNMENT if is_plain(value) else 0
 
 
 def _key(graph_module: fx.GraphModule, inputs: Sequence[Any], misalignments: Sequence[int]) -> str:
