@@ -14,6 +14,11 @@ def printable(text: str) -> str:
     return _NOT_PRINTED.sub("\ufffd", text)
 
 
+def one_line(text: str) -> str:
+    """Return ``text`` in one line of characters that are printed."""
+    return printable(" ".join(text.split()))
+
+
 def shortened(text: str, limit: int) -> str:
     """Return ``text`` in at most ``limit`` characters, with an ellipsis in the middle if it is longer.
 

@@ -6,6 +6,7 @@ from math import expm1, log
 from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Speedup, excludes_any
 from sktune.core.plan import Plan
+from sktune.core.printable import one_line
 from sktune.measure.die_spread import die_spread
 from sktune.measure.noise_floor import drift
 from sktune.measure.winner import BASELINE_REPEAT, FinalPlan
@@ -30,7 +31,7 @@ def model_line(result: SearchResult) -> str:
         return ""
     return (
         "The baseline itself is not bit-identical to the uncompiled model "
-        f"({table_cell(result.model_difference)}): plans are compared with the compiled model."
+        f"({one_line(result.model_difference)}): plans are compared with the compiled model."
     )
 
 
@@ -41,7 +42,7 @@ def verdict_line(result: SearchResult) -> str:
         return "The search has not reached its final comparison; run the same command again."
     if result.has_failed:
         counts = ", ".join(f"{count} {reason}" for reason, count in result.pruned().items() if count)
-        first = next(table_cell(record.outcome.detail) for record in result.trials if record.outcome)
+        first = next(one_line(record.outcome.detail) for record in result.trials if record.outcome)
         return f"Nothing could be tried: no plan could be measured ({counts}). The first: {first}"
     if winner is None and _has_averages_alone(result):
         if result.facts.command is None:
@@ -56,7 +57,7 @@ def verdict_line(result: SearchResult) -> str:
     if winner is None:
         no_gain = "no plan is significantly faster than the baseline"
         return f"No scope: {no_gain}. Leave the model unchanged.{_unfinished(result)}"
-    name = table_cell(plan_name(winner.plan, result.facts.layout))
+    name = one_line(plan_name(winner.plan, result.facts.layout))
     ratio = f'"{name}" (trial {winner.number}) is {winner.speedup.ratio:.3f} times as fast as the baseline'
     if winner.speedup.ci95 is None:
         return f"The plan {ratio}, simulated; verification was not done.{_doubt(result)}"
@@ -102,7 +103,7 @@ def proxy_line(result: SearchResult) -> str:
     ranked = result.proxy_rank_correlation
     agreement = "too few to rank" if ranked is None else f"Spearman's rank correlation of their speedups {ranked:.2f}"
     return (
-        f"Found with {proxy.layers} layers of each kind in {proxy.trials} trials (study {table_cell(proxy.study)}). Of "
+        f"Found with {proxy.layers} layers of each kind in {proxy.trials} trials (study {one_line(proxy.study)}). Of "
         f"{len(proxy.carried)} plans carried over, {passed} passed on the whole model: {agreement}."
     )
 
@@ -114,13 +115,13 @@ def report_markdown(result: SearchResult) -> str:
     parts = [
         f"# {table_cell(result.study)}\n",
         f"{table_cell(result.facts.description)}\n",
-        f"**{verdict_line(result)}**\n",
-        *([f"{model_line(result)}\n"] if result.model_difference else []),
+        f"**{table_cell(verdict_line(result))}**\n",
+        *([f"{table_cell(model_line(result))}\n"] if result.model_difference else []),
         f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
         f"Space: {result.facts.space_size or '?'} plans. {_time_spent(result)}\n",
     ]
     if result.proxy:
-        parts.append(f"{proxy_line(result)}\n")
+        parts.append(f"{table_cell(proxy_line(result))}\n")
     if result.final:
         parts += [
             "## Final comparison\n",

@@ -14,9 +14,9 @@ from sktune.core.plan import Plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.program.sktune_program import marks
 from sktune.program.sktune_program.inductor.marks import InductorScope as InductorScope
+from sktune.program.sktune_program.marks import HookedScope as HookedScope
 from sktune.program.sktune_program.marks import MakeScope as MakeScope
 from sktune.program.sktune_program.marks import MarkedModel as MarkedModel
-from sktune.program.sktune_program.marks import Scope as Scope
 from sktune.program.sktune_program.marks import npugraph_ex_scope as npugraph_ex_scope
 from sktune.program.sktune_program.marks import torchair_scope as torchair_scope
 

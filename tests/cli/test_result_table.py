@@ -1,5 +1,6 @@
 """The table that ends a search: plans by their shapes, figures whole, in 80 columns."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.winner import BASELINE_REPEAT, FinalPlan, Verdict
-from sktune.reports.study import final_rows
+from sktune.reports.study import final_rows, report_markdown
 from sktune.study.result import SearchResult
 from tests.builders import decoder_layout, row, study_of
 
@@ -91,3 +92,12 @@ def test_the_reports_table_has_shape_and_trial(result: SearchResult) -> None:
     names = [cells[0] for cells in final_rows(result)]
     assert "self_attn of each layer, 61 scopes (trial 0)" in names
     assert "each layer, 61 scopes; cpp_wrapper=true (trial 2, winner)" in names
+
+
+def test_a_difference_reads_as_it_is_in_a_terminal_and_is_text_in_markdown(result: SearchResult) -> None:
+    """Brackets are escaped where they might be a link's, and nowhere else."""
+    differing = replace(result, facts=replace(result.facts, model_difference="step 6: logits[0, 1] is 2 | [x](y)"))
+    console = Console(width=200, record=True, quiet=False, file=io.StringIO())
+    console.print(result_table(differing))
+    assert "(step 6: logits[0, 1] is 2 | [x](y))" in console.export_text()
+    assert r"logits\[0, 1\] is 2 \| \[x\](y)" in report_markdown(differing)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
-from rich.table import FigureTable as Grid
+from rich.table import Table as Grid
 from rich.text import Text
 
 from sktune.profiling.analysis import Profile

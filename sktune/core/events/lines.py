@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 from sktune.core.events.base import Event
@@ -20,9 +21,10 @@ def print_event(event: Event, study: str | None = None) -> None:
 
 
 def print_failure(message: str, exit_code: int, *, stopped: bool = False) -> None:
-    """Print the last line of a command that failed, or that was stopped and can be resumed."""
+    """Print the last line of a command that failed, or that was stopped and can be resumed, if anybody reads it."""
     kind = CommandStopped if stopped else CommandFailed
-    print_event(kind(message=message, exit_code=exit_code))
+    with suppress(BrokenPipeError):
+        print_event(kind(message=message, exit_code=exit_code))
 
 
 def parse_event(line: str) -> dict[str, Any] | None:
