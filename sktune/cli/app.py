@@ -1,7 +1,10 @@
 """The ``sktune`` command: its commands are imported when they run, so that help and mistakes are shown at once."""
 
+import ast
 import importlib
+from collections.abc import Iterator
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,29 +17,6 @@ MODULE_OF = {
     "mcp": "agents", "agent": "agents", "recipe": "plans", "engine": "engine",
 }  # fmt: skip
 """The module of this package that has each command or group of commands, in the order of ``sktune --help``."""
-SUMMARY_OF = {
-    "search": "Search for the best plan; run the same command again to continue.",
-    "analyze": "Recommend a plan for a model: walk the scope guide's decision tree, search, "
-    "and write the skill's report.",
-    "show": "Show what a study has found so far.",
-    "studies": "List the studies with their verdicts, newest first.",
-    "report": "Write a study's page, report, plan and trials again.",
-    "compare": "Compare studies side by side: the best speedup after 5, 10, 20, ... trials.",
-    "serve": "Serve the pages of studies, live while their searches run: on this machine alone, and read-only.",
-    "apply": "Turn a plan into a change to a model's source and configuration.",
-    "check": "Show what the compiler will make of a plan's scopes, without a compile. "
-    "Exit code 5: certain to be refused.",
-    "recheck": "Check whether a plan is still valid here: code, bits, speed. "
-    "Exit code 0: keep, 3: slower now, 4: bits differ.",
-    "inspect": "Print a model's layer kinds and their units, the space's parameters and size, and the starting points.",
-    "profile": "Show where the time of a decode step goes, and how much scopes can save.",
-    "fusion": "Show what became of a plan's scopes: SuperKernels, splits, and operators that were left out.",
-    "doctor": "Show what sktune needs, what this machine has, how to get the rest, "
-    "and what is not modelled of the compiler.",
-    "calibrate": "Fit the constants of the simulated device to profiles or to a study, for `search --constants`.",
-    "mcp": "Serve agents over the Model Context Protocol, on standard input and output.",
-}
-"""The first paragraph of each command's docstring; groups have theirs below."""
 
 
 class Commands(TyperGroup):
@@ -49,6 +29,14 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+def _docstrings() -> Iterator[tuple[str, str | None]]:
+    """Yield the commands with their docstrings, which are read without an import."""
+    for module in dict.fromkeys(MODULE_OF.values()):
+        for node in ast.parse(Path(__file__).with_name(f"{module}.py").read_bytes()).body:
+            if isinstance(node, ast.FunctionDef) and MODULE_OF.get(node.name) == module:
+                yield node.name, ast.get_docstring(node)
+
+
 app = typer.Typer(
     name="sktune",
     cls=Commands,
@@ -57,8 +45,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _name, _summary in SUMMARY_OF.items():
-    app.command(_name, help=_summary)(lambda: None)  # its module registers the command itself
+for _name, _docstring in _docstrings():
+    app.command(_name, help=_docstring)(lambda: None)  # its module registers the command itself
 agents = typer.Typer(help="Teach agents to use sktune.", no_args_is_help=True)
 app.add_typer(agents, name="agent")
 recipes = typer.Typer(help="Describe programs that have their own start script.", no_args_is_help=True)

@@ -175,8 +175,8 @@ def _built(
     dtype = getattr(torch, spec.dtype)
     if spec.device == META and not COUNTS:
         raise TargetError(
-            "a model of shapes only (--scale full --backend sim) needs transformers 5.4 or later, this environment has "
-            f"{transformers.__version__}; pip install 'transformers>=5.4', or leave out --scale"
+            "shapes alone (device meta) need transformers 5.4 or later, this environment has "
+            f"{transformers.__version__}; pip install 'transformers>=5.4', or leave out --scale and --device"
         )
     if spec.device == META and hasattr(config, "num_experts_per_tok"):
         if dtype != torch.bfloat16:

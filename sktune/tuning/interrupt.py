@@ -92,8 +92,8 @@ def stopped_at_once(what: str) -> Iterator[None]:
         raise KeyboardInterrupt
 
     is_main = threading.current_thread() is threading.main_thread()  # only it can handle signals
-    handled = [each for each in (signal.SIGTERM, signal.SIGHUP) if is_main and _has_default(each)]
-    before = {number: signal.signal(number, handle) for number in handled}
+    handled = [signal.SIGINT, *(each for each in (signal.SIGTERM, signal.SIGHUP) if _has_default(each))]
+    before = {number: signal.signal(number, handle) for number in handled} if is_main else {}
     try:
         yield
     except KeyboardInterrupt as failure:

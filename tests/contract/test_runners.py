@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from sktune.core.errors import OutOfTimeError
@@ -136,7 +137,8 @@ def test_a_comparison_has_a_row_for_each(runner: Runner, plans: list[NamedPlan])
     assert all(row.speedup is not None for row in found.rows), found.rows
     same = True if runner.open().traits.measures_time else None
     assert found.rows[0].bit_identical is same
-    assert all((row.bit_identical is None) is (same is None) for row in found.rows)  # torch 2.8 fuses other bits
+    if torch.__version__ >= "2.10":  # Inductor of torch 2.8 changes bits of the second plan, as the row says
+        assert {row.bit_identical for row in found.rows} == {same}
 
 
 def test_what_is_delivered_can_be_checked(runner: Runner, plans: list[NamedPlan], tmp_path: Path) -> None:

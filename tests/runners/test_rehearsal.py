@@ -210,13 +210,15 @@ def test_a_search_has_no_stand_ins(project: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_rehearsal_that_is_stopped(project: Path, number: signal.Signals) -> None:
-    """The program is ended, and nothing is left."""
+    """The program is ended, and nothing is left; also where a shell runs it in the background, without SIGINT."""
     (project / "device" / "generate.py").write_text(
         "import os, time\nopen('began', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     )
     command = [sys.executable, "-m", "tests.command", "search", "--recipe", "device/recipe.yaml", "--rehearse"]
     began = project / "device" / "began"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGINT, before)
         while not (began.exists() and began.read_text()):
             assert process.poll() is None, process.communicate()
             time.sleep(0.1)
