@@ -86,6 +86,7 @@ def test_a_small_model_is_traced_on_real_and_on_meta_tensors(device: str) -> Non
     assert deployment_notes(operators, CONSTANTS) == ""
 
 
+@shapes_only
 def test_shapes_alone_have_no_weights_to_load(tmp_path: Path) -> None:
     """A checkpoint cannot be loaded into a model that only has shapes."""
     LlamaConfig().save_pretrained(tmp_path)

@@ -20,6 +20,7 @@ from sktune.core.plan_file import write_plan
 from tests import profiles
 from tests.builders import TESTS, check, checked, published, sktune_command, sktune_process
 from tests.projects import N_LAYERS, RANKS, TEMPLATE
+from tests.releases import as_recorded
 
 DATA = TESTS / "data"
 
@@ -152,6 +153,7 @@ def studies(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
+@as_recorded
 @pytest.mark.slow
 def test_events_of_the_commands_on_studies(studies: Path) -> None:
     """Show, with and without ``--why``; report and compare."""

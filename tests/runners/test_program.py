@@ -48,6 +48,7 @@ from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from tests import warm
 from tests.builders import TESTS, study_of
+from tests.releases import keeps_bits
 from tests.runners.reporting import program_runner, reporting
 
 PROJECTS = TESTS / "projects"
@@ -602,6 +603,7 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     assert "`enable_superkernel: False`, `model_config.exe_mode: ge_graph` in `decode.yaml`" in text
 
 
+@keeps_bits
 @pytest.mark.slow
 def test_two_ranks_are_searched(project: Path) -> None:
     """A verified winner, or an honest "no scope"; the program's files are as before."""

@@ -25,6 +25,7 @@ from sktune.runners.program.runner import ProgramRunner
 from sktune.targets.marks import InductorScope
 from tests import warm
 from tests.builders import TESTS
+from tests.releases import keeps_bits
 from tests.runners.reporting import program_runner, reporting
 
 STEPS = 40
@@ -255,6 +256,7 @@ class TestReports:
         assert any(report.turns)
 
 
+@keeps_bits
 @pytest.mark.slow
 def test_a_program_that_keeps_everything_in_slots_is_compared(tmp_path: Path) -> None:
     """Its cache differs after the last step, which no output shows; each run has another order of turns."""

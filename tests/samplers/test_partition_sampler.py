@@ -25,6 +25,7 @@ from sktune.learning.segments import SegmentCatalogue
 from sktune.samplers.partition import PARTITION, WITHOUT_PROBES, PartitionSampler
 from sktune.study.strategy import distributions
 from tests.builders import decoder_layout
+from tests.releases import shapes_only
 
 KEYS = ("norm", "attention", "gate", "mlp")
 SPACE = bind(
@@ -258,6 +259,7 @@ def test_on_recorded_landscapes_the_optimum_is_near_after_twenty_trials(name: st
     assert sorted(gains)[2] >= 0.95, gains
 
 
+@shapes_only
 @pytest.mark.slow
 def test_expensive_options_do_not_keep_the_search_from_its_first_values() -> None:
     """With a single belief about how much options matter, these seeds stay at 0.31 to 0.43."""

@@ -19,6 +19,7 @@ from sktune.targets.loading import load
 from sktune.targets.static_cache import COUNTS
 from sktune.targets.tracing import trace_layout
 from sktune.tuning.request import RANDOM, Request
+from tests.releases import as_recorded
 
 SIZES = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16,
          "num_key_value_heads": 1, "intermediate_size": 64, "max_position_embeddings": 128}  # fmt: skip
@@ -213,6 +214,7 @@ def test_a_folder_with_weights_is_searched_with_them(tmp_path: Path) -> None:
     assert "random weights" in load(Request(str(folder), weights=RANDOM, seed=1).target()[0]).description
 
 
+@as_recorded
 def test_a_rejected_value_keeps_its_reason(tmp_path: Path) -> None:
     """transformers' validation names the field in one line, and what is wrong with it in the next."""
     with pytest.raises(TargetError, match=r"'attention_bias': TypeError: .* expected bool, got NoneType"):

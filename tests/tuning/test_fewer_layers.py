@@ -18,6 +18,7 @@ from sktune.tuning.inspect import inspect_model
 from sktune.tuning.request import Request
 from tests.builders import ROOT, study_of
 from tests.projects import long_gaps
+from tests.releases import as_recorded
 
 
 @pytest.mark.slow
@@ -29,6 +30,7 @@ def test_a_model_is_reduced_to_layers_of_each_kind(layers: int, kinds: list[str]
     assert f"{len(kinds)} of 61 layers" in inspection.description
 
 
+@as_recorded
 @pytest.mark.slow
 def test_the_best_plans_of_few_layers_are_tried_on_all(tmp_path: Path) -> None:
     """And no others; the winner is one of the whole model, and the report says how well few layers ranked."""

@@ -27,6 +27,7 @@ from sktune.tuning.prepare import bind_space
 from sktune.tuning.request import Request
 from tests import profiles
 from tests.builders import decoder_layout
+from tests.releases import shapes_only
 
 
 def search(runs: Path, **options: Any) -> sktune.SearchResult:
@@ -42,6 +43,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[sktune.SearchResu
     return search(tmp_path_factory.mktemp("runs"), trials=10, listener=events.append), events
 
 
+@shapes_only
 @pytest.mark.slow
 def test_the_published_model_is_planned_without_weights(
     planned: tuple[sktune.SearchResult, list[dict[str, Any]]], tmp_path: Path
@@ -61,6 +63,7 @@ def test_the_published_model_is_planned_without_weights(
     assert all(event["simulated"] and event["ci95"] is None for event in trials)
 
 
+@shapes_only
 @pytest.mark.slow
 def test_inspect_shows_shares_of_the_simulated_step() -> None:
     """Shapes take no time to run, so the shares come from the model of the device."""
@@ -72,6 +75,7 @@ def test_inspect_shows_shares_of_the_simulated_step() -> None:
     assert shares["model.layers.30.mlp"] > shares["model.layers.30.input_layernorm"] > 0
 
 
+@shapes_only
 @pytest.mark.slow
 def test_every_file_says_simulated(planned: tuple[sktune.SearchResult, list[dict[str, Any]]]) -> None:
     """Report and plan also say that nothing was verified."""
@@ -86,6 +90,7 @@ def test_every_file_says_simulated(planned: tuple[sktune.SearchResult, list[dict
     assert evidence["bit_identical"] is None
 
 
+@shapes_only
 @pytest.mark.slow
 def test_scope_times_add_up_to_the_step(
     planned: tuple[sktune.SearchResult, list[dict[str, Any]]],
@@ -230,6 +235,7 @@ def test_an_unknown_option_of_a_search_is_named_with_the_nearest() -> None:
         sktune.search("llama", trial=3)
 
 
+@shapes_only
 @pytest.mark.slow
 def test_probes_do_not_exhaust_a_space() -> None:
     """A probe is not a plan of the space: all of the space's plans are tried as well.

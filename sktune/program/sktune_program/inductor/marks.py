@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 from ..errors import PlanError
 from ..plan import Option
 from .expected_code import ExpectedCode
+from .versions import KEEPS_MARKS_SINCE, number_of
 
 
 def _entered(label: str, options: str, code: str = "", is_strict: bool = False) -> None:  # noqa: ARG001
@@ -35,6 +37,15 @@ for _operator in (scope_enter, scope_exit):
     # Without outputs, FX would remove them as dead code.
     torch.fx.node.has_side_effect(_operator)
     torch.fx.node.has_side_effect(_operator.default)
+
+
+@functools.cache
+def _keep_strict_marks() -> None:
+    """Make Inductor refuse strict marks as it compiles them, where it would remove them: then they cannot raise."""
+    if number_of(torch.__version__) < KEEPS_MARKS_SINCE:
+        from torch._inductor.lowering import register_lowering
+
+        register_lowering(scope_enter.default, type_promotion_kind=None)(_entered)
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,8 @@ class InductorScope:
         self._arguments: tuple[Any, ...] = (json.dumps(dict(options), sort_keys=True),)
         if code is not None:
             self._arguments += (code.digest, code.is_strict)
+            if code.is_strict:
+                _keep_strict_marks()
 
     def __enter__(self) -> None:
         if torch.compiler.is_compiling():

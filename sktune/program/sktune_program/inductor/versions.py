@@ -23,6 +23,8 @@ ORDERS_WRITES_SINCE = (2, 10)
 """Before, memory may be written before it was read, unless ``numerics`` prevents it."""
 COMPARES_LONG_INTEGERS_SINCE = (2, 10)
 """Before, a 16-bit fraction and a long integer are compared in another type than in eager execution."""
+KEEPS_MARKS_SINCE = (2, 10)
+"""Before, Inductor removes operators without outputs, as marks are, from what it compiles."""
 ROUNDS_FACTORS_SINCE = (2, 15)
 """From then on, a number that multiplies or divides 16-bit fractions is rounded to 16 bits first."""
 
