@@ -33,8 +33,7 @@ from tests.runners.reporting import REPORTING, reporting
 pytestmark = pytest.mark.slow
 DIES = 3
 END_S = 90.0
-"""Workers of Ray 2.52 end 40 s after they have lost the head; those of 2.60 at once."""
-"""How long processes may take to notice that they are not needed any more."""
+"""How long processes may take to notice that they are not needed: Ray's workers, up to 40 s after the head is lost."""
 
 
 @pytest.fixture(scope="module")
