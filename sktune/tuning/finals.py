@@ -190,7 +190,7 @@ class Finals:
         while (winner := verdict_of(final, records).winner) is not None:
             name = str(winner.number)
             known = self._study.facts.verifications.get(name)
-            if known is None or known.steps < self._verify_steps:
+            if known is None or not known.suffices(self._verify_steps):
                 known = self._verify(name, plans[name])
             row = next(row for row in final.rows if row.name == name)
             problem = ""

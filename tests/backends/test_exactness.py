@@ -420,6 +420,23 @@ PRODUCTS: Cases = {
     "bmm of rows": lambda p, x, w: torch.bmm(p.view(60, 1, -1), w.view(60, -1, 1)),
     "baddbmm": lambda p, x, w: torch.baddbmm(w.view(-1)[:12], p.view(5, 12, -1), w.view(5, 12, -1).transpose(1, 2)),
     "addbmm": lambda p, x, w: torch.addbmm(w.view(-1)[:12], p.view(5, 12, -1), w.view(5, 12, -1).transpose(1, 2)),
+    "mm of slices": lambda p, x, w: p[:, :128] @ x[::2, 128:].t() + w[:, 64:192] @ w[::2, :128].t(),
+    "mm of repeats": lambda p, x, w: p[:1].expand(60, -1) @ w.t() + x[1:2].expand(60, -1) @ p.t(),
+    "linear of slices": lambda p, x, w: functional.linear(p[::3, 64:192], (w + x)[::2, :128], w[0, :30]),
+    "addmm of slices": lambda p, x, w: torch.addmm(w[:20, :30], p[::3, :128], x[::2, 128:].t(), beta=0.3, alpha=1.7),
+    "bmm of slices": lambda p, x, w: torch.bmm(
+        p.view(5, 12, -1)[:, ::2, 64:192], (w * x).view(5, 12, -1)[:, 2:, :128].transpose(1, 2)
+    ),
+    "bmm of repeats": lambda p, x, w: torch.bmm(
+        p[None, :12].expand(5, -1, -1), w.view(5, 12, -1)[:1].expand(5, -1, -1).transpose(1, 2)
+    ),
+    "baddbmm of slices": lambda p, x, w: torch.baddbmm(
+        w[:12, :12], p.view(5, 12, -1)[..., :128], w.view(5, 12, -1)[..., 128:].transpose(1, 2)
+    ),
+    "angles of positions": lambda p, x, w: (
+        (p[0, None, :, None].float().expand(3, -1, 1) @ w[:3, None, :5].float()).transpose(1, 2).cos()
+    ),
+    "mv of slices": lambda p, x, w: p[::2, :128] @ w[0, 64:192] + x[1::2, 128:] @ p[3, :128],
     "addmv": lambda p, x, w: torch.addmv(x.view(-1)[:60], p, w[0], alpha=0.7),
 }  # fmt: skip
 GROUPED: Cases = {} if DEVICE == "cpu" and exactness.TORCH <= (2, 8) else {
@@ -657,8 +674,9 @@ NOT_CLAIMED: Mapping[str, tuple[Body, tuple[Tensor, ...], str]] = {
     "bits of another type": (lambda x: x.view(torch.int32), (X,), "which NaN"),
     "softplus with arguments": (lambda x: functional.softplus(x, 1.7, 3.0), (NARROW_X,), "default arguments"),
     "erf in 16 bits": (torch.erf, (NARROW_X,), "not in the table"),
-    "a product of columns with gaps": (lambda x: x[:, ::2] @ x[:4], (X,), "gaps or repeats"),
-    "a product of repeated rows": (lambda x: x[:1].expand(6, 8) @ x.t(), (X,), "gaps or repeats"),
+    "a product of columns with gaps": (lambda x: x[:, ::2] @ x[:4], (X,), "strides is 1"),
+    "products of columns with gaps": (lambda x: torch.bmm(x[None, :, ::2], x[None, :4]), (X,), "strides is 1"),
+    "a product of a number": (lambda x: x[:, :1].expand(6, 8) @ x.t(), (X,), "strides is 1"),
 }  # fmt: skip
 
 

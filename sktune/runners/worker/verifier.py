@@ -11,7 +11,7 @@ from sktune.backends.base import REGION_STEPS, Backend, Compiled, RegionBudget
 from sktune.core.errors import NotDeterministicError, described
 from sktune.core.outcome import Stage
 from sktune.core.plan import Plan
-from sktune.core.verification import DEFAULT_VERIFY_STEPS, RegionCheck, Verification
+from sktune.core.verification import DEFAULT_VERIFY_STEPS, RegionCheck, Verification, steps_needed
 from sktune.measure.bits import Mismatch, bits_digest
 from sktune.measure.devices import ran_out_of_memory
 from sktune.runners.worker import operator_trace, step_check
@@ -112,7 +112,7 @@ class Verifier:
 
         Args:
             plan, compiled: what is verified.
-            steps: fewest decode steps to compare.
+            steps: fewest decode steps to compare; see ``steps_needed``.
             seconds: time limit; may be infinite. If it is reached, fewer steps are compared and the bound is weaker.
             report: called with the number of steps that were compared, every few seconds.
 
@@ -129,6 +129,7 @@ class Verifier:
         verified = self._known_to_differ(compiled) or self._with_regions(blank, compiled, regions)
         if verified.differing_regions:
             return verified
+        steps = steps_needed(steps, compiled.is_exact)
         places = step_check.contexts(self._target, self._state, self._baseline.step, steps)
         of_all = f"of {sum(place.steps for place in places):,} steps"
         next_report_s = 0.0
