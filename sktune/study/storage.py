@@ -163,7 +163,9 @@ def _error_class(failure: BaseException) -> type[SktuneError]:
     """Return the class of a storage's failure: whether it may pass, or the database or the command is to be mended."""
     cause = failure.__cause__ or failure
     if (code := getattr(getattr(cause, "orig", cause), "sqlite_errorcode", None)) is None:
-        may_pass = isinstance(cause, sqlalchemy.exc.OperationalError)
+        may_pass = isinstance(failure, sqlalchemy.exc.OperationalError) or isinstance(
+            cause, sqlalchemy.exc.OperationalError
+        )
     else:
         may_pass = code & 0xFF in _PASSING
     return StorageError if may_pass else StudyError
@@ -191,6 +193,8 @@ def open_storage(url: str) -> RDBStorage:
     path = sqlite_path(url)
     try:
         if path is None:
+            if "@" in (sqlalchemy.make_url(url).host or ""):
+                raise ValueError("part of the password is taken for the host")
             return _of_server(_connected(url, {"pool_pre_ping": True}))  # it may have been restarted
         creator = partial(connect, path.absolute(), "rwc", check_same_thread=False)
         storage = _connected(f"sqlite:///{DATABASE}", {"creator": creator})
@@ -209,7 +213,7 @@ def open_storage(url: str) -> RDBStorage:
             driver = "pip install 'sktune[postgresql]'" if url.startswith("postgresql") else "install it"
             fix, reason = driver, f"its driver is missing ({described(failure.__cause__ or failure)})"
         elif "@" in url:
-            reason = "the user or password has characters that must be written as %2F, %40, ..."
+            reason = "its port is no number, or its password has characters that must be written as %2F, %40, ..."
         raise StudyError(f"--storage {shown(url)}: {reason}; {fix}") from failure
     # Readers do not wait for the writer, nor commits for the disk: a killed process loses nothing, a power failure at
     # most the last trial.
@@ -273,7 +277,7 @@ def check_file(url: str, create: bool) -> None:
         connection = connect(path, "rw", isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
-            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+            tables = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type='table'"))
             damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             connection.execute("ROLLBACK")
         finally:
@@ -288,5 +292,5 @@ def check_file(url: str, create: bool) -> None:
         damage = "it has no table of studies"
     if damage != "ok":
         raise StudyError(f"{path} is damaged ({damage.partition(chr(10))[0]}); {WAY_OUT}")
-    if tables and "studies" not in tables:
+    if tables and "study_name" not in tables.get("studies", ""):
         raise StudyError(f"{path} belongs to another program; name another --storage")

@@ -1,6 +1,8 @@
 """Storages: their URLs, whose studies they hold, and how their failures end."""
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import optuna
@@ -75,6 +77,8 @@ def test_a_study_of_another_program_is_refused_and_stays_as_it_is(trials: int, t
         ("postgres://user:pw@host/db", "this is not the URL of a database"),
         ("user:pw@host", "this is not the URL of a database"),
         ("postgresql://user:p/w@host:x/db", "characters that must be written as"),
+        ("postgresql://user:n@pw@127.0.0.1/db", "characters that must be written as"),
+        ("postgresql://user:n@host:port/db", "its port is no number, or"),
         *((url, "names no file") for url in (
             "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite+pysqlite://", "sqlite:study.db",
             "sqlite://study.db", "sqlite:///a?b/study.db", "sqlite:///file:x?mode=memory&uri=true",
@@ -87,6 +91,25 @@ def test_a_url_that_is_none_gets_its_reason_in_one_line(url: str, reason: str, t
     assert done.returncode == 2
     assert reason in done.stderr and done.stderr.count("\n") == 1
     assert "pw" not in done.stderr and "p/w" not in done.stderr
+
+
+def test_a_server_that_does_not_answer_may_answer_later(tmp_path: Path) -> None:
+    """It is no fault of the command, whatever the command does with the storage."""
+    for command in ((*SEARCH, "--trials", "1", "--runs", str(tmp_path)), ("studies",)):
+        done = sktune_command(*command, "--storage", "postgresql+psycopg://user:pw@127.0.0.1:1/db")
+        assert done.returncode == 1
+        assert "Connection refused" in done.stderr and "pw" not in done.stderr
+
+
+def test_a_database_of_another_program_with_studies_is_not_written_to(tmp_path: Path) -> None:
+    """Its table of that name is not Optuna's."""
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE studies (title)")
+    before = path.read_bytes()
+    with pytest.raises(StudyError, match="belongs to another program"):
+        TuningStudy.open("s", f"sqlite:///{path}", create=True)
+    assert path.read_bytes() == before
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:
