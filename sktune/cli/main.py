@@ -2,14 +2,16 @@
 
 import errno
 import logging
+import re
 import sys
+from itertools import pairwise
 
 import typer
 from rich.markup import escape
 
 from sktune.cli.app import app
 from sktune.cli.terminal import PrintableFormatter, Terminal
-from sktune.core.errors import LIMITS_OF_THE_MACHINE, InterruptedSearchError, SktuneError
+from sktune.core.errors import LIMITS_OF_THE_MACHINE, BadInputError, InterruptedSearchError, SktuneError
 from sktune.core.events import print_failure
 from sktune.core.exit_codes import ExitCode
 
@@ -28,6 +30,7 @@ def main() -> None:
     messages.setFormatter(PrintableFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[messages])
     try:
+        _refuse_empty_values()
         if exit_code := app(standalone_mode=False):
             sys.exit(exit_code)
     except InterruptedSearchError as failure:
@@ -57,6 +60,13 @@ def main() -> None:
     except Exception as failure:
         _print_event_of(failure)
         raise
+
+
+def _refuse_empty_values() -> None:
+    """Refuse what a script's unset variable leaves: an empty path is the current folder, an empty URL no URL."""
+    for before, argument in pairwise(sys.argv):
+        if not argument.strip() or re.fullmatch(r"--[\w-]+=\s*", argument):
+            raise BadInputError(f"the value after {argument.strip() or before} is empty; give one, or leave it out")
 
 
 def _print_event_of(failure: Exception) -> None:

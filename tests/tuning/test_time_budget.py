@@ -1,11 +1,13 @@
 """Time budgets: a search ends in time with an answer, and a trial that was cut off is not a failure."""
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
 import sktune
+from sktune.cli import main
 from sktune.core.errors import BadInputError
 from sktune.measure.final_comparison import FinalComparison
 from sktune.reports.plan_output import evidence
@@ -164,10 +166,16 @@ def test_a_limit_that_is_no_time_is_refused(value: float) -> None:
         Request("llama", time_budget_s=math.nan if value > 0 else value)
 
 
-def test_an_empty_budget_is_refused() -> None:
-    """An unset variable of a script is not a search without a limit."""
-    done = sktune_command("search", "--model", "llama", "--time-budget", "")
-    assert (done.returncode, "--time-budget must be a time such as 90s" in done.stderr) == (2, True)
+@pytest.mark.parametrize("arguments", [("--time-budget", ""), ("--storage=",), ("--runs", " ")])
+def test_an_empty_value_is_refused(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unset variable of a script is not a search without a limit, in another database or in another folder."""
+    monkeypatch.setattr(sys, "argv", ["sktune", "search", "--model", "llama", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"the value after {arguments[0]} is empty" in capsys.readouterr().err
 
 
 def test_an_analysis_names_the_budget_that_was_given(tmp_path: Path) -> None:
