@@ -4,6 +4,7 @@ import errno
 import logging
 import re
 import sys
+from contextlib import suppress
 from itertools import pairwise
 
 import typer
@@ -79,7 +80,8 @@ def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:
     if len(message) > MAX_MESSAGE:
         message = f"{message[:MAX_MESSAGE]}..."
     if _wants_json():
-        print_failure(message, exit_code, stopped=stopped)
+        with suppress(OSError):  # standard output may be what failed
+            print_failure(message, exit_code, stopped=stopped)
     prefix = "" if stopped else "error: "
     Terminal(stderr=True).print(escape(prefix + message), highlight=False, soft_wrap=True)
     sys.exit(exit_code)

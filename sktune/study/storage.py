@@ -1,5 +1,6 @@
 """Storages: the databases of studies, with checks before they are opened and one-line errors."""
 
+import os
 import re
 import sqlite3
 import time
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 import sqlalchemy
 from optuna.exceptions import OptunaError
@@ -48,7 +49,7 @@ def sqlite_path(url: str) -> Path | None:
             f"--storage {url} names no file that would keep the trials; give sqlite:///study.db, an absolute path with "
             "four slashes, and a question mark in a path as %3F"
         )
-    return Path(unquote(found[1], errors="surrogateescape"))
+    return Path(os.fsdecode(unquote_to_bytes(os.fsencode(found[1]))))
 
 
 def connect(path: Path, mode: str, **options: Any) -> sqlite3.Connection:

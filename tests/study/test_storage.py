@@ -2,6 +2,8 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -110,6 +112,18 @@ def test_a_database_of_another_program_with_studies_is_not_written_to(tmp_path: 
     with pytest.raises(StudyError, match="belongs to another program"):
         TuningStudy.open("s", f"sqlite:///{path}", create=True)
     assert path.read_bytes() == before
+
+
+def test_a_path_means_the_same_bytes_in_every_locale() -> None:
+    """Python reads names of files as ASCII where the locale says so."""
+    script = (
+        "import os, sys; from sktune.study.storage import sqlite_path; print(os.fsencode(sqlite_path(sys.argv[1])))"
+    )
+    for url in (sqlite_url(Path("/中文")), "sqlite:////中文/study.db"):
+        environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        command = [sys.executable, "-c", script, url]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == repr("/中文/study.db".encode())
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:

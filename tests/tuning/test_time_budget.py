@@ -1,6 +1,7 @@
 """Time budgets: a search ends in time with an answer, and a trial that was cut off is not a failure."""
 
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -176,6 +177,17 @@ def test_an_empty_value_is_refused(
         main()
     assert ended.value.code == 2
     assert f"the value after {arguments[0]} is empty" in capsys.readouterr().err
+
+
+def test_a_full_standard_output_is_an_error_in_one_line() -> None:
+    """Also where the error itself would be printed there."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "sktune.cli", "studies", "--json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "error: [Errno 28] No space left on device" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_an_analysis_names_the_budget_that_was_given(tmp_path: Path) -> None:
