@@ -23,6 +23,8 @@ from mcp.types import (
     ErrorData,
     InputRequiredResult,
     JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     RequestId,
@@ -110,7 +112,7 @@ class _Server(MCPServer[Any]):
         async def sort_lines() -> None:
             async with send:
                 async for message in lines:
-                    if isinstance(message, Exception):
+                    if isinstance(message, Exception) or _is_request_without_number(message.message):
                         await answers.send(SessionMessage(_no_message(message)))
                         continue
                     if isinstance(message.message, JSONRPCRequest):
@@ -151,7 +153,12 @@ class _Server(MCPServer[Any]):
             raise
 
 
-def _no_message(failure: Exception) -> JSONRPCError:
+def _is_request_without_number(message: JSONRPCMessage) -> bool:
+    """Return whether a message has a method that is asked for, but no number or text as its ``id``."""
+    return isinstance(message, JSONRPCNotification) and not message.method.startswith("notifications/")
+
+
+def _no_message(failure: object) -> JSONRPCError:
     """Return the answer to a line that cannot be read: it has no number of a request."""
     is_json = not isinstance(failure, ValidationError) or failure.errors()[0]["type"] != "json_invalid"
     code, what = (INVALID_REQUEST, "a message of JSON-RPC") if is_json else (PARSE_ERROR, "JSON")

@@ -6,16 +6,19 @@ repeat a message for each operator, rank and retry: lines are read one at a time
 explanation.
 """
 
+import bz2
+import codecs
 import gzip
 import io
+import lzma
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import Any, Literal, cast
 
 from sktune.ascend.cann_codes import CORE_CODES, Code, code
 from sktune.ascend.kernel_name import parse_superkernel_name
@@ -133,7 +136,11 @@ _RULES = (
         r"\[Super Kernel\] Invalid compile option: (?P<text>.*?)(?:\[FUNC:|$)",
         "the compiler rejects the options (EB0500): {text}{hint}",
     ),
-    _rule("option", r"EB0500\W*(?P<text>[^\[]*)", "the compiler rejects the options (EB0500): {text}{hint}"),
+    _rule(
+        "option",
+        r"EB0500[^\w\[]*(?P<text>.*?)(?:\[FUNC:|$)",
+        "the compiler rejects the options (EB0500): {text}{hint}",
+    ),
     _rule(
         "streams",
         r"(?P<text>do not support more than 2 real stream|do not support self send/receive pair within 1 real stream"
@@ -158,7 +165,7 @@ _RULES = (
     ),
     _rule(
         "compile",
-        r"(?:Failed to compile Op|Compile op) ?\[?(?P<operator>[^\]\s,]+?)[\].,](?=\W| failed|$)",
+        r"(?i:compile op) ?\[?(?P<operator>[^\]\s,]+?)[\].,](?=\W| failed|$)",
         "compiling {operator} failed (E40021); the Python stack after it in the log says why",
     ),
     _rule(
@@ -190,7 +197,9 @@ _RULES = (
 )  # fmt: skip
 
 _CORE = re.compile(
-    rf"retCode=(?P<number>0x[0-9a-fA-F]+)\b|\b(?P<words>{'|'.join(name for name in CORE_CODES if name[0] != '0')})\b"
+    r"retCode\W{1,3}(?P<number>0x[0-9a-f]+)\b"
+    rf"|\b(?P<words>{'|'.join(name for name in CORE_CODES if name[0] != '0')})\b",
+    re.IGNORECASE,
 )
 _FAULT_KERNEL = re.compile(r"fault kernel_name=(?P<kernel>[^\s,]+)")
 _ORIGIN = re.compile(r"origin_op_name \[(?P<name>[^\]]+)\]")
@@ -198,24 +207,33 @@ _SYMBOL = re.compile(r"(?:(?P<core>coreId=\d+, coreType=\d+).*?)?symbol name=(?P
 _PROCESS = re.compile(r"\] ?\w+\((\d+),|\[PID: ?(\d+)\]")
 _SUB_KERNEL = re.compile(r"(?:te_)?(?P<type>\w+?)_[0-9a-f]{32,64}(?:_|$)")
 
-# A code stands before its message, in brackets behind its title, or behind the word "code"; not in names and numbers.
+# A code stands apart from letters and names. What is not documented is taken for a code only before its message, in
+# brackets, or behind a word that is said of codes alone.
 _CODE = re.compile(
-    r"(?<![\w.=/+#-])(?P<name>E[0-9A-Z]\d{4})(?=[)'\"]?\s*(?:[:\[]|\s\s))(?P<rest>.*)"
-    r"|(?i:err(?:or)?[ _-]?code)\W{1,4}(?:is )?(?P<named>E[0-9A-Z]\d{4})\b"
+    r"(?<![\w.=/+#-])(?P<name>ERR\d{5}|E[0-9A-Z]\d{4})(?!\w)"
+    r"(?P<certain>(?=\W?\s*(?:[:\[]|[^\x00-\x7f]|\s\s))|(?<=\[\w{6})(?=\])|(?<=ERR\d{5}))?(?P<rest>.*)"
+    r"|(?i:code)\W{1,4}(?:is )?(?P<named>E[0-9A-Z]\d{4})\b",
+    re.ASCII,
 )
 _RETURN_CODE = re.compile(
-    r"(?i:(?<![a-z])(?:err(?:or)?[ _-]?(?:code|no)|ret(?:urn)?[ _-]?(?:code)?|result|status)\W{0,3}(?:is\W{1,3})?)"
-    r"(?P<name>[1-5]\d{5})\b"
+    r"(?i:(?P<certain>err(?:or)?[ _-]?(?:code|no)|(?<![a-z])ret(?:urn)?[ _-]?(?:code)?|result|status)"
+    r"|code|error|err|ret|value|failed with|[报出]错|错误|返回)"
+    r"\W{0,4}(?:is\W{1,3})?(?P<name>[1-5]\d{5}|0x[0-9a-fA-F]{5})\b",
+    re.ASCII,
 )
-_BEFORE_TEXT = re.compile(r"^[\])'\",:\s]*(?:\[PID: ?\d+\]\s*)?(?:[\d-]{10}-[\d:.]+\s*)?(?:\w*\(E\w{5}\))?[:\s]*")
+_COMPRESSED: dict[bytes, Callable[[Any], Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+_ARCHIVES = (b"PK\x03\x04", b"7z\xbc\xaf", b"Rar!", b"\x28\xb5\x2f\xfd")
+_NOT_TEXT = re.compile(r"\x00|\x1b\[[0-9;]*[A-Za-z]")
+_BEFORE_TEXT = re.compile(r"^[^\w\[(]*(?:\[PID: ?\d+\]\s*)?(?:[\d-]{10}-[\d:.]+\s*)?(?:\w*\(E\w{5}\))?[:\s]*")
 _LOG_PREFIX = re.compile(r"^\W*\[(?:ERROR|WARNING|INFO|EVENT|DEBUG|TRACE)\].*?(?:\]\s*(?:\d+|\[tid:\d+\]) ?)")
 MAX_TEXT = 300
 """Characters of a line that an explanation repeats."""
 
 # Most lines are irrelevant; this decides it in one pass over the line.
 _OF_INTEREST = re.compile(
-    r"can ?not fusion|[Ss]uper ?[Kk]ernel|deadlock|\bE[0-9A-Z]\d{4}\b|real stream|send-recv event|exception|overflow"
-    r"|[Cc]ompile (?:sub|[Oo]p)|time[sd]? ?out|(?i:code|err(?:or)?[ _-]?no|result|status|\bret)\W|fault kernel_name"
+    r"can ?not fusion|[Ss]uper ?[Kk]ernel|deadlock|(?<![A-Za-z])E(?:RR|[0-9A-Z])\d{4}|real stream|send-recv event"
+    r"|(?i:compile (?:sub|op)|time[sd]? ?out|exception|overflow|(?:code|err(?:or)?|no|result|status|ret|value|with)\W)"
+    r"|错|返回|fault kernel_name"
     r"|origin_op_name|symbol name|split before|super kernel scope|abort check"
 )
 
@@ -290,14 +308,16 @@ class _Log:
 
     def _add_code(self, line: str) -> None:
         """Explain a line by the code in it: the first line of each that is known, and all lines of others."""
-        match = _CODE.search(line)
-        known = code(match["name"] or match["named"]) if match else None
-        text = ""
-        if match:
+        known, text = None, ""
+        if match := _CODE.search(line):
+            known = code(match["name"] or match["named"])
             text = _shortened(_BEFORE_TEXT.sub("", match["rest"]) if match["name"] else line)
+            if not (known.means or match["named"] or match["certain"] is not None):
+                known = None
         if (known is None or known.is_internal) and (number := _RETURN_CODE.search(line)):
-            by_number = code(number["name"])
-            if by_number.means or by_number.name[0] == "5":  # 5xxxxx: CANN's failures; other numbers may be anything
+            by_number = code(str(int(number["name"], 0)))
+            # Of numbers that are not documented, 5xxxxx are CANN's failures; others may be anything.
+            if by_number.means or (number["certain"] and by_number.name[0] == "5"):
                 known, text = by_number, _shortened(line)
         if known is None:
             return
@@ -316,8 +336,8 @@ class _Log:
         core = _CORE.search(line)
         number = _RETURN_CODE.search(line)
         failed = CORE_CODES.get((core["number"] or core["words"]).lower(), "") if core else ""
-        if not failed and number and number["name"] in CORE_CODES.values():
-            failed = number["name"]
+        if not failed and number and (name := str(int(number["name"], 0))) in CORE_CODES.values():
+            failed = name
         kernel, origin, symbol = _FAULT_KERNEL.search(line), _ORIGIN.search(line), _SYMBOL.search(line)
         if not (failed or kernel or origin or symbol):
             return False
@@ -424,7 +444,7 @@ def explain(
     """
     log = _Log(labels, types or {})
     for line in lines:
-        log.add(line.rstrip())
+        log.add(_NOT_TEXT.sub("", line).rstrip())
     rank = {kind: place for place, kind in enumerate(FAILURES)}
     return tuple(sorted(log.explanations(), key=lambda each: rank.get(each.kind, len(rank))))
 
@@ -444,28 +464,46 @@ def _lines(paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
         try:
             with open_regular(path) as file, _text(file) as lines:
-                while line := lines.readline(MAX_LINE_LENGTH):
-                    yield line
-        except (EOFError, zlib.error):  # what was compressed ends early, as after a crash: all before it was read
-            continue
+                rest = ""
+                while piece := rest + lines.readline(MAX_LINE_LENGTH - len(rest)):
+                    # A long line is not cut inside a word, which may be a code.
+                    cut = piece.rfind(" ") + 1 if len(piece) == MAX_LINE_LENGTH else 0
+                    yield piece[: cut or None]
+                    rest = piece[cut:] if cut else ""
+        except (EOFError, zlib.error, lzma.LZMAError):
+            continue  # what was compressed ends early, as after a crash: all before it was read
         except OSError as error:
             reason = error.strerror or str(error)
             raise BadInputError(f"{path} cannot be read: {reason}; give a plog or compile log") from error
 
 
-def _text(file: BinaryIO) -> io.TextIOWrapper:
-    """Return the text of a log, which may be compressed by gzip, or in UTF-16 as Windows writes it."""
-    if file.read(2) == b"\x1f\x8b":
+def _text(file: io.BufferedReader) -> io.TextIOWrapper:
+    """Return the text of a log, which may be compressed, in UTF-16 as Windows writes it, or in a Chinese encoding.
+
+    Raises:
+        OSError: it is an archive.
+    """
+    head = file.read1(4096)
+    while reader := _COMPRESSED.get(head[:2]):
         file.seek(0)
-        file = cast("BinaryIO", gzip.GzipFile(fileobj=file))
+        file = reader(file)
+        head = file.read1(4096)
+    if head.startswith(_ARCHIVES):
+        raise OSError("it is an archive, unpack it first")
     file.seek(0)
-    head = file.read(1024)
-    file.seek(0)
-    # Text in UTF-16 has a null byte in every letter and digit: the second, or the first one.
-    low, high = head[1::2].count(0), head[::2].count(0)
-    is_wide = max(low, high) > len(head) // 8 and min(low, high) < max(low, high) // 4
-    encoding = ("utf-16-le" if low > high else "utf-16-be") if is_wide else "utf-8"
-    return io.TextIOWrapper(file, encoding, "replace")
+
+    def blanks(encoding: str) -> int:
+        text = head.decode(encoding, "replace")
+        return text.count(" ") + text.count("\n")
+
+    wide = max("utf-16-le", "utf-16-be", key=blanks)
+    if 4 * blanks(wide) > head.count(b" ") + head.count(b"\n"):  # such bytes may also be halves of other characters
+        return io.TextIOWrapper(file, wide, "replace")
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return io.TextIOWrapper(file, "gb18030", "replace")
+    return io.TextIOWrapper(file, "utf-8", "replace")
 
 
 def cause(explanations: Iterable[Explanation]) -> Explanation | None:

@@ -2,14 +2,17 @@
 
 import errno
 import logging
+import re
 import sys
+from contextlib import suppress
+from itertools import pairwise
 
 import typer
 from rich.markup import escape
 
 from sktune.cli.app import app
 from sktune.cli.terminal import PrintableFormatter, Terminal
-from sktune.core.errors import LIMITS_OF_THE_MACHINE, InterruptedSearchError, SktuneError
+from sktune.core.errors import LIMITS_OF_THE_MACHINE, BadInputError, InterruptedSearchError, SktuneError
 from sktune.core.events import print_failure
 from sktune.core.exit_codes import ExitCode
 
@@ -28,6 +31,7 @@ def main() -> None:
     messages.setFormatter(PrintableFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[messages])
     try:
+        _refuse_empty_values()
         if exit_code := app(standalone_mode=False):
             sys.exit(exit_code)
     except InterruptedSearchError as failure:
@@ -59,6 +63,13 @@ def main() -> None:
         raise
 
 
+def _refuse_empty_values() -> None:
+    """Refuse what a script's unset variable leaves: an empty path is the current folder, an empty URL no URL."""
+    for before, argument in pairwise(sys.argv):
+        if not argument.strip() or re.fullmatch(r"--[\w-]+=\s*", argument):
+            raise BadInputError(f"the value after {argument.strip() or before} is empty; give one, or leave it out")
+
+
 def _print_event_of(failure: Exception) -> None:
     if _wants_json():
         print_failure(" ".join(f"{type(failure).__name__}: {failure}".split()), ExitCode.FAILED)
@@ -69,7 +80,8 @@ def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:
     if len(message) > MAX_MESSAGE:
         message = f"{message[:MAX_MESSAGE]}..."
     if _wants_json():
-        print_failure(message, exit_code, stopped=stopped)
+        with suppress(OSError):  # standard output may be what failed
+            print_failure(message, exit_code, stopped=stopped)
     prefix = "" if stopped else "error: "
     Terminal(stderr=True).print(escape(prefix + message), highlight=False, soft_wrap=True)
     sys.exit(exit_code)

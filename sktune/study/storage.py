@@ -1,5 +1,6 @@
 """Storages: the databases of studies, with checks before they are opened and one-line errors."""
 
+import os
 import re
 import sqlite3
 import time
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 import sqlalchemy
 from optuna.exceptions import OptunaError
@@ -48,7 +49,7 @@ def sqlite_path(url: str) -> Path | None:
             f"--storage {url} names no file that would keep the trials; give sqlite:///study.db, an absolute path with "
             "four slashes, and a question mark in a path as %3F"
         )
-    return Path(unquote(found[1], errors="surrogateescape"))
+    return Path(os.fsdecode(unquote_to_bytes(os.fsencode(found[1]))))
 
 
 def connect(path: Path, mode: str, **options: Any) -> sqlite3.Connection:
@@ -163,7 +164,9 @@ def _error_class(failure: BaseException) -> type[SktuneError]:
     """Return the class of a storage's failure: whether it may pass, or the database or the command is to be mended."""
     cause = failure.__cause__ or failure
     if (code := getattr(getattr(cause, "orig", cause), "sqlite_errorcode", None)) is None:
-        may_pass = isinstance(cause, sqlalchemy.exc.OperationalError)
+        may_pass = isinstance(failure, sqlalchemy.exc.OperationalError) or isinstance(
+            cause, sqlalchemy.exc.OperationalError
+        )
     else:
         may_pass = code & 0xFF in _PASSING
     return StorageError if may_pass else StudyError
@@ -191,6 +194,8 @@ def open_storage(url: str) -> RDBStorage:
     path = sqlite_path(url)
     try:
         if path is None:
+            if "@" in (sqlalchemy.make_url(url).host or ""):
+                raise ValueError("part of the password is taken for the host")
             return _of_server(_connected(url, {"pool_pre_ping": True}))  # it may have been restarted
         creator = partial(connect, path.absolute(), "rwc", check_same_thread=False)
         storage = _connected(f"sqlite:///{DATABASE}", {"creator": creator})
@@ -209,7 +214,7 @@ def open_storage(url: str) -> RDBStorage:
             driver = "pip install 'sktune[postgresql]'" if url.startswith("postgresql") else "install it"
             fix, reason = driver, f"its driver is missing ({described(failure.__cause__ or failure)})"
         elif "@" in url:
-            reason = "the user or password has characters that must be written as %2F, %40, ..."
+            reason = "its port is no number, or its password has characters that must be written as %2F, %40, ..."
         raise StudyError(f"--storage {shown(url)}: {reason}; {fix}") from failure
     # Readers do not wait for the writer, nor commits for the disk: a killed process loses nothing, a power failure at
     # most the last trial.
@@ -273,7 +278,7 @@ def check_file(url: str, create: bool) -> None:
         connection = connect(path, "rw", isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
-            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+            tables = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type='table'"))
             damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             connection.execute("ROLLBACK")
         finally:
@@ -288,5 +293,5 @@ def check_file(url: str, create: bool) -> None:
         damage = "it has no table of studies"
     if damage != "ok":
         raise StudyError(f"{path} is damaged ({damage.partition(chr(10))[0]}); {WAY_OUT}")
-    if tables and "studies" not in tables:
+    if tables and "study_name" not in tables.get("studies", ""):
         raise StudyError(f"{path} belongs to another program; name another --storage")

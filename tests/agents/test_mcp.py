@@ -303,12 +303,13 @@ def test_one_job_at_a_time_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_line_that_is_no_message_gets_an_error(tmp_path: Path) -> None:
     """With JSON-RPC's codes, and the server goes on."""
     hello = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
-    lines = ["{not json", "[1, 2]", '{"jsonrpc": "2.0", "id": [], "method": 3}', "\xff", json.dumps(hello)]
+    lines = ["{not json", "[1, 2]", '{"jsonrpc": "2.0", "id": [], "method": 3}', "\xff"]
+    lines += [json.dumps(hello | {"id": number}) for number in ([1], {}, True, 3.5, None, 7)]
     command = [sys.executable, "-m", "tests.command", "mcp", "--runs", str(tmp_path)]
     done = subprocess.run(
         command, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=300, check=False
     )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     errors = [answer["error"]["code"] for answer in answers if answer["id"] is None]
-    assert errors == [-32700, -32600, -32600, -32700]
+    assert errors == [-32700, -32600, -32600, -32700, *[-32600] * 5]
     assert [answer for answer in answers if answer["id"] == 7]

@@ -4,7 +4,10 @@ The log lines were written for these tests in the formats of CANN. ``data/fault.
 ``superkernel_cases.md``, with other names.
 """
 
+import bz2
 import gzip
+import lzma
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sktune.ascend.cann_codes import TABLE, code
-from sktune.ascend.cann_log import FAILURES, Kind, cause, explain, explain_files
+from sktune.ascend.cann_log import FAILURES, MAX_LINE_LENGTH, Kind, cause, explain, explain_files
 from sktune.core.errors import BadInputError
 from tests.builders import TESTS
 
@@ -224,6 +227,13 @@ def test_files_are_read_one_after_another(tmp_path: Path) -> None:
         ("rtStreamSynchronizeWithTimeout execute failed, reason=[fftsplus timeout]", "507048"),
         ("[api_c.cc:661]1 rtStreamSynchronize:ErrCode=507017, desc=[aicpu timeout], InnerCode=0x715002a", "507017"),
         ("[ERROR] HCCL(1,python3): stream sync failed, retCode is 507034, vector core timeout", "507034"),
+        ("错误码为507034。", "507034"),
+        ("返回值: 507034", "507034"),
+        ("ACL error 507034", "507034"),
+        ("rtStreamSynchronize failed with 507034", "507034"),
+        ("failed, rtRet=0x7BC9A", "507034"),
+        ("Kernel task happen error, retCode: 0x30", "507034"),
+        ("Vector Core Timeout", "507034"),
     ],
 )
 def test_a_timeout_of_any_core_is_a_timeout(line: str, code: str) -> None:
@@ -262,6 +272,16 @@ def test_a_timeout_of_any_core_is_a_timeout(line: str, code: str) -> None:
             "E40099 (TEFusion): not in sktune's table",
         ),
         ("EX1234: what is new", "runtime", "EX1234: not in sktune's table of codes: what is new"),
+        ("[EX1234] what is new", "runtime", "EX1234: not in sktune's table of codes: what is new"),
+        ("报错EX1234。新的错误", "runtime", "EX1234: not in sktune's table of codes: 新的错误"),
+        ("(PID:1, RankID:-1) ERR01100 OPS call acl api failed.", "runtime", "ERR01100: not in sktune's table of codes"),
+        ("错误码E10501。算子", "runtime", "E10501 (GE): GE does not know the operator: 算子;"),
+        ("E10501, op X", "runtime", "E10501 (GE): GE does not know the operator: op X;"),
+        ("E10501", "runtime", "E10501 (GE): GE does not know the operator;"),
+        ("code=EZ9903", "runtime", "EZ9903 (operators and aclnn): an aclnn call failed"),
+        ("\x1b[31mEJ0002\x1b[0m link down", "communication", "EJ0002 (HCCP): a network port is down: link down;"),
+        ("错误码EB0500。选项非法", "option", "the compiler rejects the options (EB0500): 选项非法"),
+        ("\x1b[1mE40021\x1b[0m: Failed to compile Op \x1b[1m[a]\x1b[0m", "compile", "compiling a failed (E40021)"),
         ("stream failed, error code is 507999", "runtime", "507999 (return code): not in sktune's table"),
         (
             "{'errCode': 'EB0000', 'message': 'bad'}",
@@ -326,14 +346,46 @@ def test_every_code_has_a_kind_and_says_what_to_do() -> None:
             assert str(name)[1] == letter or 100000 <= int(name) < 600000
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("compressed", [False, True])
-def test_logs_are_read_compressed_and_in_utf_16(tmp_path: Path, encoding: str, compressed: bool) -> None:
-    """Plogs are sent in archives, and copied by editors of Windows."""
-    data = "\n".join(["日志", *FAULT]).encode(encoding)
+COMPRESSORS = {"": bytes, "gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}
+
+
+@pytest.mark.parametrize("head", ["日志", "上一条错误信息只有中文\n" * 400])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "gbk"])
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_logs_are_read_compressed_and_in_other_encodings(
+    tmp_path: Path, encoding: str, compression: str, head: str
+) -> None:
+    """Plogs are sent in archives, and copied by editors of Windows; their text is kept."""
+    lines = [head, *FAULT, "错误码EX1234。上下文"]
     path = tmp_path / "plog.log"
-    path.write_bytes(gzip.compress(data) if compressed else data)
+    path.write_bytes(COMPRESSORS[compression]("\n".join(lines).encode(encoding)))
+    assert explain_files([path], ["sp_start_1"]) == explain(lines, ["sp_start_1"])
+
+
+def test_logs_that_were_joined_are_read(tmp_path: Path) -> None:
+    """Windows appends UTF-16 to what was not; a compressed log may be compressed again."""
+    path = tmp_path / "plog.log"
+    path.write_bytes(b"started\n" * 1000 + "\n".join(FAULT).encode("utf-16"))
     assert explain_files([path], ["sp_start_1"]) == explain(FAULT, ["sp_start_1"])
+    path.write_bytes(gzip.compress(gzip.compress("\n".join(FAULT).encode())))
+    assert explain_files([path], ["sp_start_1"]) == explain(FAULT, ["sp_start_1"])
+
+
+def test_an_archive_is_refused(tmp_path: Path) -> None:
+    """What cannot be read as a log is not taken for one that says nothing."""
+    path = tmp_path / "plog.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("plog.log", "\n".join(FAULT))
+    with pytest.raises(BadInputError, match="it is an archive, unpack it first"):
+        explain_files([path])
+
+
+def test_a_code_in_a_long_line_is_read_wherever_it_stands(tmp_path: Path) -> None:
+    """Long lines are read in pieces, between words."""
+    path = tmp_path / "plog.log"
+    for length in range(MAX_LINE_LENGTH - 9, MAX_LINE_LENGTH + 1):
+        path.write_text(f"{'x' * length} EJ0002: link down {'x' * 2 * MAX_LINE_LENGTH}", encoding="utf-8")
+        assert explain_files([path])[0].message.startswith("EJ0002 (HCCP)")
 
 
 def test_a_compressed_log_that_ends_early_is_read_so_far(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sktune.core.errors import MachineError, StorageError, machine_failure
+from sktune.core.errors import MachineError, StorageError, described, machine_failure
 from sktune.core.exit_codes import ExitCode
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
@@ -71,6 +71,14 @@ def test_a_failure_that_names_the_machine_is_the_machines(cause: Exception) -> N
 def test_other_failures_are_plans(cause: Exception) -> None:
     """A plan may need more memory than there is, and its kernels may fail."""
     assert machine_failure(caused(cause)) == ""
+
+
+def test_a_compilers_own_reason_is_told() -> None:
+    """Not only that there was an error, as when a licence has ended; a traceback's later lines stay in the log."""
+    output = "note\nx.cpp: fatal error: no licence\n1 error\n"
+    failure = RuntimeError(f"C++ compile error\n\nCommand:\ng++ -Werror\n\nOutput:\n{output}")
+    assert described(failure) == "RuntimeError: C++ compile error: x.cpp: fatal error: no licence"
+    assert described(RuntimeError("bad\nan error")) == "RuntimeError: bad"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
 """Storages: their URLs, whose studies they hold, and how their failures end."""
 
 import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import optuna
@@ -75,6 +79,8 @@ def test_a_study_of_another_program_is_refused_and_stays_as_it_is(trials: int, t
         ("postgres://user:pw@host/db", "this is not the URL of a database"),
         ("user:pw@host", "this is not the URL of a database"),
         ("postgresql://user:p/w@host:x/db", "characters that must be written as"),
+        ("postgresql://user:n@pw@127.0.0.1/db", "characters that must be written as"),
+        ("postgresql://user:n@host:port/db", "its port is no number, or"),
         *((url, "names no file") for url in (
             "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite+pysqlite://", "sqlite:study.db",
             "sqlite://study.db", "sqlite:///a?b/study.db", "sqlite:///file:x?mode=memory&uri=true",
@@ -87,6 +93,37 @@ def test_a_url_that_is_none_gets_its_reason_in_one_line(url: str, reason: str, t
     assert done.returncode == 2
     assert reason in done.stderr and done.stderr.count("\n") == 1
     assert "pw" not in done.stderr and "p/w" not in done.stderr
+
+
+def test_a_server_that_does_not_answer_may_answer_later(tmp_path: Path) -> None:
+    """It is no fault of the command, whatever the command does with the storage."""
+    for command in ((*SEARCH, "--trials", "1", "--runs", str(tmp_path)), ("studies",)):
+        done = sktune_command(*command, "--storage", "postgresql+psycopg://user:pw@127.0.0.1:1/db")
+        assert done.returncode == 1
+        assert "Connection refused" in done.stderr and "pw" not in done.stderr
+
+
+def test_a_database_of_another_program_with_studies_is_not_written_to(tmp_path: Path) -> None:
+    """Its table of that name is not Optuna's."""
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE studies (title)")
+    before = path.read_bytes()
+    with pytest.raises(StudyError, match="belongs to another program"):
+        TuningStudy.open("s", f"sqlite:///{path}", create=True)
+    assert path.read_bytes() == before
+
+
+def test_a_path_means_the_same_bytes_in_every_locale() -> None:
+    """Python reads names of files as ASCII where the locale says so."""
+    script = (
+        "import os, sys; from sktune.study.storage import sqlite_path; print(os.fsencode(sqlite_path(sys.argv[1])))"
+    )
+    for url in (sqlite_url(Path("/中文")), "sqlite:////中文/study.db"):
+        environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        command = [sys.executable, "-c", script, url]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == repr("/中文/study.db".encode())
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:

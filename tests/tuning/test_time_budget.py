@@ -1,11 +1,14 @@
 """Time budgets: a search ends in time with an answer, and a trial that was cut off is not a failure."""
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import sktune
+from sktune.cli import main
 from sktune.core.errors import BadInputError
 from sktune.measure.final_comparison import FinalComparison
 from sktune.reports.plan_output import evidence
@@ -164,10 +167,27 @@ def test_a_limit_that_is_no_time_is_refused(value: float) -> None:
         Request("llama", time_budget_s=math.nan if value > 0 else value)
 
 
-def test_an_empty_budget_is_refused() -> None:
-    """An unset variable of a script is not a search without a limit."""
-    done = sktune_command("search", "--model", "llama", "--time-budget", "")
-    assert (done.returncode, "--time-budget must be a time such as 90s" in done.stderr) == (2, True)
+@pytest.mark.parametrize("arguments", [("--time-budget", ""), ("--storage=",), ("--runs", " ")])
+def test_an_empty_value_is_refused(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unset variable of a script is not a search without a limit, in another database or in another folder."""
+    monkeypatch.setattr(sys, "argv", ["sktune", "search", "--model", "llama", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"the value after {arguments[0]} is empty" in capsys.readouterr().err
+
+
+def test_a_full_standard_output_is_an_error_in_one_line() -> None:
+    """Also where the error itself would be printed there."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "sktune.cli", "studies", "--json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "error: [Errno 28] No space left on device" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_an_analysis_names_the_budget_that_was_given(tmp_path: Path) -> None:

@@ -100,11 +100,16 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> str:
 
 
 def first_line(failure: BaseException) -> str:
-    """Return the first line of a failure's message, and the next while it ends in a colon; at most 300 characters."""
+    """Return the first line of a failure's message, and what says why, in at most 300 characters.
+
+    That is the next line while it ends in a colon, and the first error in the output of a compiler that it quotes.
+    """
     first, *others = [line.strip() for line in str(failure).splitlines() if line.strip()] or [""]
     while first.endswith(":") and others:
         first = f"{first} {others.pop(0)}"
-    return first[:300]
+    output = others[others.index("Output:") :] if "Output:" in others else ()
+    reason = next((line for line in output if "error" in line.lower()), "")
+    return ": ".join(filter(None, (first, reason)))[:300]
 
 
 def described(failure: BaseException) -> str:
