@@ -293,13 +293,22 @@ class Follower:
     def _call(self, call: cst.Call, here: _Context) -> StatementCall | None:
         function = call.func
         name = attribute_of_self(function)
-        if name and name in here.function.owner.methods:
-            return _of_run(self._method(here.function.owner, name, here))
+        if name and (methods := self._methods_called(name, here)):
+            return _of_runs([self._method(here.function.owner, each, here) for each in methods])
         if path := self._module_path(function, here):
             return self._module(path, "forward", here)
         if isinstance(function, cst.Attribute) and (path := self._module_path(function.value, here)):
             return self._module(path, function.attr.value, here)
         return None
+
+    def _methods_called(self, name: str, here: _Context) -> list[str]:
+        """Return the methods that ``self.name`` may be: its own, or those that ``__init__`` assigns to it."""
+        owner = here.function.owner
+        if name in owner.methods:
+            return [name]
+        assigned = [value for value in owner.assigned.get(name, ()) if self._is_made(value, here)]
+        called = [attribute_of_self(value) for each in assigned for value in self._chosen(each, here)]
+        return [each for each in called if each and each in owner.methods]
 
     def _module_path(self, node: cst.BaseExpression, here: _Context) -> str | None:
         if isinstance(node, cst.Name):
@@ -321,15 +330,11 @@ class Follower:
         if path not in self._below:
             return StatementCall(frozenset({path}), frozenset({path}))
         runs = []
-        for owner, calls in ((self._classes[name], calls) for name, calls in makers.items()):
+        for name, calls in makers.items():
+            owner = self._classes[name]
             inside = replace(here, prefix=path + ".", made_with=self._arguments(owner, calls, path, here))
-            if (run := self._method(owner, method, inside)) and run.firsts:
-                runs.append(run)
-        if not runs:
-            return StatementCall(frozenset({path}), frozenset({path}))
-        firsts = frozenset().union(*(run.firsts for run in runs))
-        lasts = frozenset().union(*(run.lasts for run in runs))
-        return StatementCall(firsts, lasts, tuple(runs), is_certain=len(makers) == 1)
+            runs.append(self._method(owner, method, inside))
+        return _of_runs(runs) or StatementCall(frozenset({path}), frozenset({path}))
 
     def _makers(self, path: str, here: _Context) -> Mapping[str, Sequence[cst.Call]] | None:
         """Return the possible classes of a submodule, or of an element of its lists, each with the calls that make it.
@@ -412,8 +417,12 @@ def _number(index: cst.BaseSlice, numbers: Mapping[str, int]) -> int | None:
     return int(index.value.value) if isinstance(index.value, cst.Integer) else numbers.get(last_name(index.value))
 
 
-def _of_run(run: SuiteRun | None) -> StatementCall | None:
-    return StatementCall(run.firsts, run.lasts, (run,)) if run and run.firsts else None
+def _of_runs(runs: Sequence[SuiteRun | None]) -> StatementCall | None:
+    """Return one step for functions of which one runs; None if none of them runs a module."""
+    running = tuple(run for run in runs if run and run.firsts)
+    firsts = frozenset().union(*(run.firsts for run in running))
+    lasts = frozenset().union(*(run.lasts for run in running))
+    return StatementCall(firsts, lasts, running, is_certain=len(runs) == 1) if running else None
 
 
 def _inside(runs: Sequence[SuiteRun], *, is_certain: bool = True) -> Iterator[StatementCall]:

@@ -651,6 +651,34 @@ def test_layers_that_run_in_blocks_and_in_two_functions(
     assert check_source(plan, project, [unit.name for unit in layout.units]) is is_expressed
 
 
+@pytest.mark.parametrize(
+    "chosen", ["self.attend_plain", "self.attend_plain if layer_idx >= 0 else self.attend_twice", "self.attend_twice"]
+)
+def test_a_method_that_the_constructor_chooses_is_followed(tmp_path: Path, chosen: str) -> None:
+    """As recipes choose one for the weights' quantisation: its units can have scopes; one called twice cannot."""
+    project = tmp_path / "project"
+    shutil.copytree(TEMPLATE.root, project)
+    text = (project / TEMPLATE.source).read_text()
+    made = "        self.layer_idx = layer_idx\n        self.qkv_proj"
+    head = "    def forward(self, hidden_states, position, is_prefill=False):\n        batch"
+    twice = """    def attend_twice(self, hidden_states, position, is_prefill):
+        return self.o_proj(self.o_proj(self.qkv_proj(hidden_states)[..., :HIDDEN]))
+
+"""
+    assert made in text and head in text
+    text = text.replace(made, f"        self.attend = {chosen}\n{made}").replace(
+        head,
+        f"""{head.partition("        batch")[0]}        return self.attend(hidden_states, position, is_prefill)
+
+{twice}    def attend_plain(self, hidden_states, position, is_prefill):
+        batch""",
+    )
+    (project / TEMPLATE.source).write_text(text)
+    units = [f"model.layers.{i}.self_attn.{name}" for i in range(N_LAYERS) for name in ("qkv_proj", "o_proj")]
+    expressed = check_source(layers(("self_attn.o_proj", "self_attn.o_proj")), project, units)
+    assert expressed == ("attend_plain" in chosen)
+
+
 def test_the_configuration_classes_copy_values_of_the_yaml(tmp_path: Path) -> None:
     """Those decide branches, which defaults do not."""
     text = """class Config:
