@@ -208,9 +208,11 @@ def _obstacle(scope: Scope, calls: CallTree, *, is_called: bool, is_reversed: bo
     if function.name != end.function.name:
         return f"it begins in {function.name} and ends in {end.function.name}"
     if begin.layer != end.layer:
-        return f"it begins in one iteration of the loop over layers in {function.name} and ends in a later one"
+        return "it begins in one layer and ends in a later one"
     if begin.turn != end.turn:
         return f"it begins in one iteration of the loop inside the layer in {function.name} and ends in a later one"
+    if begin.prefix != end.prefix:
+        return f"it begins in one call of {function.name} and ends in a later one"
     return f"no list of statements in {function.name} has both its first and its last unit"
 
 

@@ -187,7 +187,7 @@ def interrupted(write: Callable[[], None]) -> None:
 REFUSED = {
     "two layers in one scope": (
         Plan((Scope("model.layers.0.input_layernorm", "model.layers.1.mlp"),)),
-        "begins in one iteration of the loop over layers",
+        "begins in one layer and ends in a later one; ",
     ),
     "two functions": (
         Plan((Scope("model.norm", "lm_head"),)),
@@ -285,6 +285,20 @@ def test_the_reason_of_a_refusal_is_true(folder: Path) -> None:
         source_change(plan_file(layers(("mlp", "after"))), folder)
     assert "a branch or a loop of DecoderLayer.forward has only its begin" in str(failure.value)
     assert "iteration" not in str(failure.value)
+
+
+def test_a_scope_between_two_modules_of_one_class_is_refused_with_the_true_reason(folder: Path) -> None:
+    """Each statement of the class is in the source once, and runs for both."""
+    path = folder / "models" / "modeling_tiny.py"
+    weight = "        self.weight = nn.Parameter(torch.ones(HIDDEN))\n"
+    made = "".join(f"        self.{name} = nn.Identity()\n" for name in ("before", "scale", "after"))
+    called = "        hidden_states = self.before(hidden_states)\n        hidden_states = self.scale(hidden_states)\n"
+    text = path.read_text().replace(weight, weight + made)
+    head = "        return self.weight * hidden_states"
+    path.write_text(text.replace(head, f"{called}        return self.after(hidden_states)"))
+    plan = layers(("input_layernorm.scale", "post_attention_layernorm.scale"))
+    with pytest.raises(PlanError, match=r": it begins in one call of Norm\.forward and ends in a later one; "):
+        source_change(plan_file(plan), folder)
 
 
 def test_a_plan_of_very_many_layers_is_applied() -> None:
