@@ -21,6 +21,7 @@ from sktune.core.errors import BadInputError, PlanError
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import PlanFile, read_plan_file, write_plan
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.source import edits
 from sktune.source.apply import source_change
@@ -285,6 +286,32 @@ def test_the_reason_of_a_refusal_is_true(folder: Path) -> None:
         source_change(plan_file(layers(("mlp", "after"))), folder)
     assert "a branch or a loop of DecoderLayer.forward has only its begin" in str(failure.value)
     assert "iteration" not in str(failure.value)
+
+
+OTHER_BRANCH = {
+    "another unit first": (["before", "mlp"], ["mlp"], "its units are called in several places"),
+    "another unit last": (["mlp"], ["mlp", "after"], "its units are called in several places"),
+    "alone in both": (["mlp"], ["mlp"], ""),
+    "not in the other": (["before"], ["mlp"], ""),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_BRANCH)
+@pytest.mark.parametrize("flavour", [ScopeFlavour.SUPERKERNEL, ScopeFlavour.CAPTURED])
+def test_a_scope_around_a_branch_has_the_same_units_in_both_ways(case: str, flavour: ScopeFlavour) -> None:
+    """Which way decode takes is not known here; one that runs more than the plan's units would be another plan."""
+    *branches, reason = OTHER_BRANCH[case]
+    norm = "        self.input_layernorm = Norm()\n"
+    made = "".join(norm.replace("input_layernorm", name) for name in ("before", "after"))
+    ways = ["".join(f"    {CALL.replace('mlp', name)}" for name in names) for names in branches]
+    text = SOURCE.read_text().replace(norm, norm + made)
+    text = text.replace(CALL, f"        if self.is_fast:\n{ways[0]}        else:\n{ways[1]}")
+    plan = layers(("mlp", "mlp"))
+    if reason:
+        with pytest.raises(PlanError, match=reason):
+            rewrite(text, plan, N_LAYERS, "executor.utils", None, flavour)
+    else:
+        assert 'f"mlp_{self.layer_idx}"' in rewrite(text, plan, N_LAYERS, "executor.utils", None, flavour).text
 
 
 def test_a_scope_between_two_modules_of_one_class_is_refused_with_the_true_reason(folder: Path) -> None:
