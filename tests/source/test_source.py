@@ -357,6 +357,8 @@ CONDITIONS = {
     "self.layer_idx != 7": (61, [*range(7), *range(8, 61)]),
     "self.layer_idx >= 3 and self.layer_idx not in (9, 20)": (61, [*range(3, 9), *range(10, 20), *range(21, 61)]),
     "(self.layer_idx <= 3 or self.layer_idx >= 50)": (61, [*range(4), *range(50, 61)]),
+    "(self.layer_idx <= 5 or self.layer_idx % 2 == 1)": (78, [*range(6), *range(7, 78, 2)]),
+    "(self.layer_idx == 55 or self.layer_idx % 4 == 1)": (61, sorted({55, *range(1, 61, 4)})),
     "self.layer_idx in (1, 4, 9)": (61, [1, 4, 9]),
 }
 
