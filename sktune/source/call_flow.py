@@ -293,22 +293,23 @@ class Follower:
     def _call(self, call: cst.Call, here: _Context) -> StatementCall | None:
         function = call.func
         name = attribute_of_self(function)
-        if name and (methods := self._methods_called(name, here)):
-            return _of_runs([self._method(here.function.owner, each, here) for each in methods])
+        if name and (runs := self._methods(here.function.owner, name, here)):
+            return _of_runs(runs)
         if path := self._module_path(function, here):
             return self._module(path, "forward", here)
         if isinstance(function, cst.Attribute) and (path := self._module_path(function.value, here)):
             return self._module(path, function.attr.value, here)
         return None
 
-    def _methods_called(self, name: str, here: _Context) -> list[str]:
-        """Return the methods that ``self.name`` may be: its own, or those that ``__init__`` assigns to it."""
-        owner = here.function.owner
+    def _methods(self, owner: SourceClass, name: str, here: _Context) -> list[SuiteRun | None]:
+        """Return the run of a method, or of each that ``__init__`` may assign to its name; none if one is not known."""
         if name in owner.methods:
-            return [name]
-        assigned = [value for value in owner.assigned.get(name, ()) if self._is_made(value, here)]
-        called = [attribute_of_self(value) for each in assigned for value in self._chosen(each, here)]
-        return [each for each in called if each and each in owner.methods]
+            return [self._method(owner, name, here)]
+        made = replace(here, function=Function(owner, here.function.node))
+        assigned = [value for value in owner.assigned.get(name, ()) if self._is_made(value, made)]
+        chosen = [attribute_of_self(value) for each in assigned for value in self._chosen(each, made)]
+        is_known = all(each in owner.methods for each in chosen)
+        return [self._method(owner, each, here) for each in chosen if each] if is_known else []
 
     def _module_path(self, node: cst.BaseExpression, here: _Context) -> str | None:
         if isinstance(node, cst.Name):
@@ -329,11 +330,11 @@ class Follower:
         self.modules[path] = tuple(makers)
         if path not in self._below:
             return StatementCall(frozenset({path}), frozenset({path}))
-        runs = []
+        runs: list[SuiteRun | None] = []
         for name, calls in makers.items():
             owner = self._classes[name]
             inside = replace(here, prefix=path + ".", made_with=self._arguments(owner, calls, path, here))
-            runs.append(self._method(owner, method, inside))
+            runs += self._methods(owner, method, inside) or [None]
         return _of_runs(runs) or StatementCall(frozenset({path}), frozenset({path}))
 
     def _makers(self, path: str, here: _Context) -> Mapping[str, Sequence[cst.Call]] | None:

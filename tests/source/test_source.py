@@ -695,10 +695,20 @@ def test_layers_that_run_in_blocks_and_in_two_functions(
 
 
 @pytest.mark.parametrize(
-    "chosen", ["self.attend_plain", "self.attend_plain if layer_idx >= 0 else self.attend_twice", "self.attend_twice"]
+    ("chosen", "reason"),
+    [
+        ("self.attend_plain", ""),
+        ("self.attend_plain if layer_idx >= 0 else self.attend_twice", ""),
+        ("self.attend_twice", "cannot be expressed"),
+        ("self.attend_plain if torch.get_num_threads() else self.attend_twice", "called in several places"),
+        (
+            "self.attend_plain if torch.get_num_threads() else {}[config]",
+            r"no call of 'model\.layers\.0\.self_attn\.o_proj' is seen",
+        ),
+    ],
 )
-def test_a_method_that_the_constructor_chooses_is_followed(tmp_path: Path, chosen: str) -> None:
-    """As recipes choose one for the weights' quantisation: its units can have scopes; one called twice cannot."""
+def test_a_method_that_the_constructor_chooses_is_followed(tmp_path: Path, chosen: str, reason: str) -> None:
+    """As recipes choose one for the weights' quantisation, if all that it may be are known; also for ``forward``."""
     project = tmp_path / "project"
     shutil.copytree(TEMPLATE.root, project)
     text = (project / TEMPLATE.source).read_text()
@@ -716,10 +726,17 @@ def test_a_method_that_the_constructor_chooses_is_followed(tmp_path: Path, chose
 {twice}    def attend_plain(self, hidden_states, position, is_prefill):
         batch""",
     )
-    (project / TEMPLATE.source).write_text(text)
+    plan = layers(("self_attn.o_proj", "self_attn.o_proj"))
     units = [f"model.layers.{i}.self_attn.{name}" for i in range(N_LAYERS) for name in ("qkv_proj", "o_proj")]
-    expressed = check_source(layers(("self_attn.o_proj", "self_attn.o_proj")), project, units)
-    assert expressed == ("attend_plain" in chosen)
+    called = head.partition("        batch")[0] + "        return self.attend(hidden_states, position, is_prefill)\n"
+    for written in (text, text.replace(called, "").replace("self.attend =", "self.forward =")):
+        (project / TEMPLATE.source).write_text(written)
+        if reason:
+            with pytest.raises(PlanError, match=reason):
+                source_change(plan_file(plan), project / TEMPLATE.model)
+        else:
+            assert check_source(plan, project, units)
+            edits.undo(project / TEMPLATE.model)
 
 
 def test_the_configuration_classes_copy_values_of_the_yaml(tmp_path: Path) -> None:
