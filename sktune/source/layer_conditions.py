@@ -37,7 +37,7 @@ def _patterns(layers: Sequence[int], n_layers: int, index: str) -> Iterator[str]
     ends = [layer for layer in layers if layer + 1 not in wanted]
     ranges = [_between(begin, end, n_layers, index) for begin, end in zip(begins, ends, strict=True)]
     yield f"({' or '.join(ranges)})"
-    for period in range(2, (last - first + 1) // 2 + 1):
+    for period in range(2, (last - first + 1) // 3 + 1):  # what comes only twice does not repeat
         rests = sorted({layer % period for layer in layers})
         whole = [rest for rest in rests if wanted.issuperset(range(rest, n_layers, period))]
         if len(rests) < period and all((layer % period in rests) == (layer in wanted) for layer in range(first, last)):

@@ -359,6 +359,7 @@ CONDITIONS = {
     "(self.layer_idx <= 3 or self.layer_idx >= 50)": (61, [*range(4), *range(50, 61)]),
     "(self.layer_idx <= 5 or self.layer_idx % 2 == 1)": (78, [*range(6), *range(7, 78, 2)]),
     "(self.layer_idx == 55 or self.layer_idx % 4 == 1)": (61, sorted({55, *range(1, 61, 4)})),
+    "self.layer_idx in (2, 6, 14, 18, 22, 26, 30, 34, 42, 46, 50, 54, 58)": (61, sorted({*range(2, 61, 4)} - {10, 38})),
     "self.layer_idx in (1, 4, 9)": (61, [1, 4, 9]),
 }
 
