@@ -730,7 +730,18 @@ def test_a_method_that_the_constructor_chooses_is_followed(tmp_path: Path, chose
     plan = layers(("self_attn.o_proj", "self_attn.o_proj"))
     units = [f"model.layers.{i}.self_attn.{name}" for i in range(N_LAYERS) for name in ("qkv_proj", "o_proj")]
     called = head.partition("        batch")[0] + "        return self.attend(hidden_states, position, is_prefill)\n"
-    for written in (text, text.replace(called, "").replace("self.attend =", "self.forward =")):
+    fast, _, others = chosen.partition(" if ")
+    condition, _, slow = others.partition(" else ")
+    local = f"""        fn = None
+        if is_prefill:
+            fn = self.attend_twice
+        elif {condition.replace("layer_idx", "self.layer_idx") or "True"}:
+            fn = {fast}
+        else:
+            fn = {slow or fast}
+"""
+    in_forward = text.replace("        return self.attend(", f"{local}        return fn(")
+    for written in (text, text.replace(called, "").replace("self.attend =", "self.forward ="), in_forward):
         (project / TEMPLATE.source).write_text(written)
         if reason:
             with pytest.raises(PlanError, match=reason):
