@@ -15,6 +15,8 @@ from sktune.source.values import EvaluationPlace, Known, evaluate, truth_of
 
 MAX_DEPTH = 40
 
+_Methods = tuple[str | None, ...]
+
 
 @dataclass(frozen=True)
 class _Context:
@@ -23,6 +25,7 @@ class _Context:
     Attributes:
         names: local names of modules.
         parts: local names of parts of lists of modules, with the path of the list.
+        methods: local names of what the function binds, each with the methods that it may be; None is something else.
         numbers: local names of numbers.
         made_with: arguments of the module's ``__init__``, as far as they are known.
     """
@@ -33,6 +36,7 @@ class _Context:
     index: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
+    methods: Mapping[str, "_Methods"] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     made_with: Mapping[str, Any] = field(default_factory=dict)
     turn: Turn | None = None
@@ -87,23 +91,26 @@ class Follower:
             return None
         node = owner.methods[name]
         self._depth += 1
-        inside = replace(here, function=Function(owner, node), index=None, names={}, parts={}, numbers={}, turn=None)
+        inside = replace(
+            here, function=Function(owner, node), index=None, names={}, parts={}, methods={}, numbers={}, turn=None
+        )
         run = self._suite(node.body, inside)
         self._depth -= 1
         return run
 
     def _suite(self, suite: cst.BaseSuite, here: _Context) -> SuiteRun:
         statements = []
-        names, parts = dict(here.names), dict(here.parts)
+        names, parts, methods = dict(here.names), dict(here.parts), dict(here.methods)
         ended = False
         for node in suite.body:
-            local = replace(here, names=names, parts=parts)
+            local = replace(here, names=names, parts=parts, methods=methods)
             if not isinstance(node, cst.BaseStatement):
                 continue
             steps = () if ended else tuple(self._steps(node, local))
             statements.append(Statement(node, steps, not ended and self._may_leave(node, local)))
             names |= self._bound(node, self._module_path, local)
             parts |= self._bound(node, self._part_of, local)
+            methods |= self._bound_methods(node, local)
             ended = ended or self._ends(node, local)
         return SuiteRun(
             suite, here.function, here.layer, here.index, tuple(statements), here.prefix, here.turn, here.is_repeated
@@ -292,14 +299,45 @@ class Follower:
 
     def _call(self, call: cst.Call, here: _Context) -> StatementCall | None:
         function = call.func
-        name = attribute_of_self(function)
-        if name and name in here.function.owner.methods:
-            return _of_run(self._method(here.function.owner, name, here))
+        if runs := self._methods(here.function.owner, self._method_names(function, here), here):
+            return _of_runs(runs)
         if path := self._module_path(function, here):
             return self._module(path, "forward", here)
         if isinstance(function, cst.Attribute) and (path := self._module_path(function.value, here)):
             return self._module(path, function.attr.value, here)
         return None
+
+    def _bound_methods(self, node: cst.CSTNode, here: _Context) -> Mapping[str, _Methods]:
+        """Return the local names that a statement binds, with the methods that they may be: ``fn = self.fast``."""
+        bound: dict[str, _Methods] = {}
+        if isinstance(node, cst.If):
+            taken = self._taken(node, here)
+            ways = [self._bound_methods(body, here) if body else {} for body in taken]
+            for name in dict.fromkeys(name for way in ways for name in way):
+                bound[name] = tuple(each for way in ways for each in way.get(name, here.methods.get(name, (None,))))
+        elif isinstance(node, cst.With | cst.For | cst.While | cst.Try):
+            bound |= self._bound_methods(node.body, here)
+        elif isinstance(node, cst.IndentedBlock | cst.SimpleStatementLine):
+            for each in node.body:
+                bound |= self._bound_methods(each, here)
+        elif isinstance(node, cst.Assign) and isinstance(target := node.targets[0].target, cst.Name):
+            bound[target.value] = (attribute_of_self(node.value),)
+        return bound
+
+    def _method_names(self, function: cst.BaseExpression, here: _Context) -> _Methods:
+        """Return the methods that the function of a call may be."""
+        name = attribute_of_self(function)
+        return (name,) if name else here.methods.get(last_name(function), ()) if isinstance(function, cst.Name) else ()
+
+    def _methods(self, owner: SourceClass, names: _Methods, here: _Context) -> list[SuiteRun | None]:
+        """Return the runs of methods, or of those that ``__init__`` assigns to their names; none if any is unknown."""
+        known: dict[str | None, None] = {}
+        for name in names:
+            made = replace(here, function=Function(owner, here.function.node))
+            assigned = [value for value in owner.assigned.get(name or "", ()) if self._is_made(value, made)]
+            chosen = [attribute_of_self(value) for each in assigned for value in self._chosen(each, made)]
+            known |= dict.fromkeys([name] if name in owner.methods else chosen or [None])
+        return [self._method(owner, each or "", here) for each in known] if owner.methods.keys() >= known.keys() else []
 
     def _module_path(self, node: cst.BaseExpression, here: _Context) -> str | None:
         if isinstance(node, cst.Name):
@@ -320,16 +358,12 @@ class Follower:
         self.modules[path] = tuple(makers)
         if path not in self._below:
             return StatementCall(frozenset({path}), frozenset({path}))
-        runs = []
-        for owner, calls in ((self._classes[name], calls) for name, calls in makers.items()):
+        runs: list[SuiteRun | None] = []
+        for name, calls in makers.items():
+            owner = self._classes[name]
             inside = replace(here, prefix=path + ".", made_with=self._arguments(owner, calls, path, here))
-            if (run := self._method(owner, method, inside)) and run.firsts:
-                runs.append(run)
-        if not runs:
-            return StatementCall(frozenset({path}), frozenset({path}))
-        firsts = frozenset().union(*(run.firsts for run in runs))
-        lasts = frozenset().union(*(run.lasts for run in runs))
-        return StatementCall(firsts, lasts, tuple(runs), is_certain=len(makers) == 1)
+            runs += self._methods(owner, (method,), inside) or [None]
+        return _of_runs(runs) or StatementCall(frozenset({path}), frozenset({path}))
 
     def _makers(self, path: str, here: _Context) -> Mapping[str, Sequence[cst.Call]] | None:
         """Return the possible classes of a submodule, or of an element of its lists, each with the calls that make it.
@@ -412,8 +446,12 @@ def _number(index: cst.BaseSlice, numbers: Mapping[str, int]) -> int | None:
     return int(index.value.value) if isinstance(index.value, cst.Integer) else numbers.get(last_name(index.value))
 
 
-def _of_run(run: SuiteRun | None) -> StatementCall | None:
-    return StatementCall(run.firsts, run.lasts, (run,)) if run and run.firsts else None
+def _of_runs(runs: Sequence[SuiteRun | None]) -> StatementCall | None:
+    """Return one step for functions of which one runs; None if none of them runs a module."""
+    running = tuple(run for run in runs if run and run.firsts)
+    firsts = frozenset().union(*(run.firsts for run in running))
+    lasts = frozenset().union(*(run.lasts for run in running))
+    return StatementCall(firsts, lasts, running, is_certain=len(runs) == 1) if running else None
 
 
 def _inside(runs: Sequence[SuiteRun], *, is_certain: bool = True) -> Iterator[StatementCall]:

@@ -37,16 +37,24 @@ def _patterns(layers: Sequence[int], n_layers: int, index: str) -> Iterator[str]
     ends = [layer for layer in layers if layer + 1 not in wanted]
     ranges = [_between(begin, end, n_layers, index) for begin, end in zip(begins, ends, strict=True)]
     yield f"({' or '.join(ranges)})"
-    for period in range(2, (last - first + 1) // 2 + 1):
+    for period in range(2, (last - first + 1) // 3 + 1):  # what comes only twice does not repeat
         rests = sorted({layer % period for layer in layers})
+        whole = [rest for rest in rests if wanted.issuperset(range(rest, n_layers, period))]
         if len(rests) < period and all((layer % period in rests) == (layer in wanted) for layer in range(first, last)):
-            if len(rests) == 1:
-                pattern = f"{index} % {period} == {rests[0]}"
-            elif len(rests) == period - 1:
-                pattern = f"{index} % {period} != {min(set(range(period)) - set(rests))}"
-            else:
-                pattern = f"{index} % {period} in ({', '.join(map(str, rests))})"
             # A bound is needed where the pattern would go on.
             lowest = first if any(layer % period in rests for layer in range(first)) else 0
             highest = last if any(layer % period in rests for layer in range(last + 1, n_layers)) else n_layers - 1
-            yield " and ".join(filter(None, (_between(lowest, highest, n_layers, index), pattern)))
+            yield " and ".join(filter(None, (_between(lowest, highest, n_layers, index), _of(rests, period, index))))
+        others = [layer for layer in layers if layer % period not in whole]
+        for begin, end in zip(begins, ends, strict=True):
+            if whole and others and begin <= others[0] and others[-1] <= end:
+                yield f"({_between(begin, end, n_layers, index)} or {_of(whole, period, index)})"
+
+
+def _of(rests: Sequence[int], period: int, index: str) -> str:
+    """Return the condition that ``index`` leaves one of some ``rests``, which ascend, when divided by ``period``."""
+    if len(rests) == 1:
+        return f"{index} % {period} == {rests[0]}"
+    if len(rests) == period - 1:
+        return f"{index} % {period} != {min(set(range(period)) - set(rests))}"
+    return f"{index} % {period} in ({', '.join(map(str, rests))})"

@@ -19,9 +19,9 @@ class MissingUnitError(PlanError):
     """A unit of the plan is not called in a decode step; ``is_elsewhere`` if it is in other layers."""
 
     def __init__(self, unit: str, *, is_elsewhere: bool) -> None:
-        elsewhere = ", which runs in other layers" if is_elsewhere else ""
+        elsewhere = ", which runs in other layers," if is_elsewhere else ""
         super().__init__(
-            f"no class runs the plan's units; the closest one never calls {unit!r} by name{elsewhere}; "
+            f"no class runs the plan's units; in the closest one no call of {unit!r}{elsewhere} is seen in decode; "
             "apply the plan in Python: sktune.apply(model, plan)"
         )
         self.is_elsewhere = is_elsewhere

@@ -91,7 +91,8 @@ class CallTree:
             if last >= first
         ]
         # A unit may be called in several branches: a block around a single branch would leave the others without one.
-        whole = [place for place in places if all(self._holds_all(place, unit) for unit in (scope.first, scope.last))]
+        ends = ((scope.first, -1), (scope.last, 1))
+        whole = [place for place in places if all(self._holds_all(place, unit, side) for unit, side in ends)]
         return max(whole, key=lambda place: (place.depth, place.first - place.last), default=None), bool(places)
 
     def edges(self, unit: str, side: int) -> list[StatementRange]:
@@ -104,18 +105,33 @@ class CallTree:
             if not run.is_repeated or run.layer is not None:
                 calling = [at for at, each in enumerate(run.statements) if self._calls_in(unit, each, each)]
                 place = StatementRange(run, calling[0], calling[-1], depth)
-                if index == calling[0 if side < 0 else -1] and self._holds_all(place, unit):
+                if index == calling[0 if side < 0 else -1] and self._holds_all(place, unit, side):
                     found[place.run] = place
         return sorted(found.values(), key=lambda place: -place.depth)
 
-    def _holds_all(self, place: StatementRange, unit: str) -> bool:
-        """Whether every call of ``unit`` in the decode step is in the statements of ``place``.
+    def _holds_all(self, place: StatementRange, unit: str, side: int) -> bool:
+        """Whether every call of ``unit`` in the decode step is in the statements of ``place``, at its edge ``side``.
 
         A function that several branches call is in the source only once.
         """
-        statements = place.run.statements
-        inside = self._calls_in(unit, statements[place.first], statements[place.last])
-        return inside == {node for _, node in self._calls[unit]}
+        first, last = (place.run.statements[at] for at in (place.first, place.last))
+        inside = self._calls_in(unit, first, last)
+        is_all = inside == {node for _, node in self._calls[unit]}
+        return is_all and self._is_at_edge(unit, first if side < 0 else last, side)
+
+    def _is_at_edge(self, unit: str, statement: Statement, side: int) -> bool:
+        """Whether each way through ``statement`` that calls ``unit`` calls it first, if ``side`` is -1, or last."""
+        edge = 0 if side < 0 else -1
+        step = statement.steps[edge]
+        ways = [run for run in step.runs if any(self._calls_in(unit, each, each) for each in run.statements)]
+        for run in [ways[edge]] if ways and step.is_certain else ways:  # one after the other, or one of them
+            at = [each for each in run.statements if self._calls_in(unit, each, each)][edge]
+            is_exit = side > 0 and any(unit in each.exits for each in at.steps)
+            if not is_exit and at is not [each for each in run.statements if each.steps][edge]:
+                return False
+            if not self._is_at_edge(unit, at, side):
+                return False
+        return bool(ways) or unit in (step.firsts if side < 0 else step.lasts)
 
     def _calls_in(self, unit: str, first: Statement, last: Statement) -> set[int]:
         """Return the identities of the innermost statements that call ``unit``, from one statement to another."""
@@ -208,9 +224,11 @@ def _obstacle(scope: Scope, calls: CallTree, *, is_called: bool, is_reversed: bo
     if function.name != end.function.name:
         return f"it begins in {function.name} and ends in {end.function.name}"
     if begin.layer != end.layer:
-        return f"it begins in one iteration of the loop over layers in {function.name} and ends in a later one"
+        return "it begins in one layer and ends in a later one"
     if begin.turn != end.turn:
         return f"it begins in one iteration of the loop inside the layer in {function.name} and ends in a later one"
+    if begin.prefix != end.prefix:
+        return f"it begins in one call of {function.name} and ends in a later one"
     return f"no list of statements in {function.name} has both its first and its last unit"
 
 

@@ -126,7 +126,10 @@ def _guarded(header: ScopeHeader, call: str) -> cst.If:
     condition = header.condition
     if len(condition) > MAX_LINE:
         condition = f"(\n    {_wrapped(condition)}\n)"
-    statement = cst.parse_statement(f"if {condition}:\n    torch.npu.{call}({header.label})\n")
+    called = f"torch.npu.{call}({header.label})"
+    if len(called) > MAX_LINE:
+        called = f"torch.npu.{call}(\n        {header.label}\n    )"
+    statement = cst.parse_statement(f"if {condition}:\n    {called}\n")
     assert isinstance(statement, cst.If)
     return statement
 

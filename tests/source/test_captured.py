@@ -130,6 +130,17 @@ def test_each_way_out_ends_the_scope(marks: list[str], body: str, early: bool) -
     assert not marks
 
 
+def test_a_long_label_has_a_line_of_its_own(marks: list[str]) -> None:
+    """At most 120 characters a line; nothing else differs."""
+    unit = "self_attn_" + "of_a_long_name_" * 3 + "and_more"
+    text = MODEL.replace("BODY", BODIES["early return"]).replace("self.self_attn", f"self.{unit}")
+    plan = Plan(tuple(Scope(scope.first.replace("self_attn", unit), scope.last) for scope in PLAN.scopes))
+    source = rewrite(text, plan, 2, "executor.utils", flavour=ScopeFlavour.CAPTURED).text
+    assert max(map(len, source.splitlines())) <= 120
+    assert ran(source, is_prefill=False) == ran(text, is_prefill=False)
+    assert marks == [f"{what} {unit}_to_mlp_{i}" for i in range(2) for what in ("begin", "end")]
+
+
 UNITS = [f"model.layers.{layer}.{unit}" for layer in range(3) for unit in ("self_attn", "mlp")]
 SPANS = [(first, last) for first in range(len(UNITS)) for last in range(first, len(UNITS))]
 DISJOINT = [(*one, *other) for one in SPANS for other in SPANS if one[1] < other[0]]

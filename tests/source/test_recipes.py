@@ -222,7 +222,7 @@ def test_the_defaults_of_the_code_do_not_change_a_plan(
 def test_a_unit_that_some_layers_do_not_have_is_refused_for_them(project: Path) -> None:
     """The ``config.json`` decides the class of each layer's feed-forward; ``gate`` is in that of the last four."""
     gate = [("mlp.gate", "mlp.gate")]
-    reason = r"never calls 'layers\.[01]\.mlp\.gate' by name, which runs in other layers"
+    reason = r"no call of 'layers\.[01]\.mlp\.gate', which runs in other layers, is seen"
     with pytest.raises(PlanError, match=rf"by the defaults in configuration_drafts\.py, .*{reason}.* config\.json"):
         applied(project, "drafts", plan_file(gate, range(6), layers=6))
     with_weights(project, SIX)

@@ -21,6 +21,7 @@ from sktune.core.errors import BadInputError, PlanError
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import PlanFile, read_plan_file, write_plan
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.source import edits
 from sktune.source.apply import source_change
@@ -187,7 +188,7 @@ def interrupted(write: Callable[[], None]) -> None:
 REFUSED = {
     "two layers in one scope": (
         Plan((Scope("model.layers.0.input_layernorm", "model.layers.1.mlp"),)),
-        "begins in one iteration of the loop over layers",
+        "begins in one layer and ends in a later one; ",
     ),
     "two functions": (
         Plan((Scope("model.norm", "lm_head"),)),
@@ -287,6 +288,46 @@ def test_the_reason_of_a_refusal_is_true(folder: Path) -> None:
     assert "iteration" not in str(failure.value)
 
 
+OTHER_BRANCH = {
+    "another unit first": (["before", "mlp"], ["mlp"], "its units are called in several places"),
+    "another unit last": (["mlp"], ["mlp", "after"], "its units are called in several places"),
+    "alone in both": (["mlp"], ["mlp"], ""),
+    "not in the other": (["before"], ["mlp"], ""),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_BRANCH)
+@pytest.mark.parametrize("flavour", [ScopeFlavour.SUPERKERNEL, ScopeFlavour.CAPTURED])
+def test_a_scope_around_a_branch_has_the_same_units_in_both_ways(case: str, flavour: ScopeFlavour) -> None:
+    """Which way decode takes is not known here; one that runs more than the plan's units would be another plan."""
+    *branches, reason = OTHER_BRANCH[case]
+    norm = "        self.input_layernorm = Norm()\n"
+    made = "".join(norm.replace("input_layernorm", name) for name in ("before", "after"))
+    ways = ["".join(f"    {CALL.replace('mlp', name)}" for name in names) for names in branches]
+    text = SOURCE.read_text().replace(norm, norm + made)
+    text = text.replace(CALL, f"        if self.is_fast:\n{ways[0]}        else:\n{ways[1]}")
+    plan = layers(("mlp", "mlp"))
+    if reason:
+        with pytest.raises(PlanError, match=reason):
+            rewrite(text, plan, N_LAYERS, "executor.utils", None, flavour)
+    else:
+        assert 'f"mlp_{self.layer_idx}"' in rewrite(text, plan, N_LAYERS, "executor.utils", None, flavour).text
+
+
+def test_a_scope_between_two_modules_of_one_class_is_refused_with_the_true_reason(folder: Path) -> None:
+    """Each statement of the class is in the source once, and runs for both."""
+    path = folder / "models" / "modeling_tiny.py"
+    weight = "        self.weight = nn.Parameter(torch.ones(HIDDEN))\n"
+    made = "".join(f"        self.{name} = nn.Identity()\n" for name in ("before", "scale", "after"))
+    called = "        hidden_states = self.before(hidden_states)\n        hidden_states = self.scale(hidden_states)\n"
+    text = path.read_text().replace(weight, weight + made)
+    head = "        return self.weight * hidden_states"
+    path.write_text(text.replace(head, f"{called}        return self.after(hidden_states)"))
+    plan = layers(("input_layernorm.scale", "post_attention_layernorm.scale"))
+    with pytest.raises(PlanError, match=r": it begins in one call of Norm\.forward and ends in a later one; "):
+        source_change(plan_file(plan), folder)
+
+
 def test_a_plan_of_very_many_layers_is_applied() -> None:
     """Each layer is followed once, whatever the plan has in the others."""
     many = 300
@@ -316,6 +357,9 @@ CONDITIONS = {
     "self.layer_idx != 7": (61, [*range(7), *range(8, 61)]),
     "self.layer_idx >= 3 and self.layer_idx not in (9, 20)": (61, [*range(3, 9), *range(10, 20), *range(21, 61)]),
     "(self.layer_idx <= 3 or self.layer_idx >= 50)": (61, [*range(4), *range(50, 61)]),
+    "(self.layer_idx <= 5 or self.layer_idx % 2 == 1)": (78, [*range(6), *range(7, 78, 2)]),
+    "(self.layer_idx == 55 or self.layer_idx % 4 == 1)": (61, sorted({55, *range(1, 61, 4)})),
+    "self.layer_idx in (2, 6, 14, 18, 22, 26, 30, 34, 42, 46, 50, 54, 58)": (61, sorted({*range(2, 61, 4)} - {10, 38})),
     "self.layer_idx in (1, 4, 9)": (61, [1, 4, 9]),
 }
 
@@ -649,6 +693,62 @@ def test_layers_that_run_in_blocks_and_in_two_functions(
         text = text.replace(old, new)
     (project / TEMPLATE.source).write_text(text)
     assert check_source(plan, project, [unit.name for unit in layout.units]) is is_expressed
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reason"),
+    [
+        ("self.attend_plain", ""),
+        ("self.attend_plain if layer_idx >= 0 else self.attend_twice", ""),
+        ("self.attend_twice", "cannot be expressed"),
+        ("self.attend_plain if torch.get_num_threads() else self.attend_twice", "called in several places"),
+        (
+            "self.attend_plain if torch.get_num_threads() else {}[config]",
+            r"no call of 'model\.layers\.0\.self_attn\.o_proj' is seen",
+        ),
+    ],
+)
+def test_a_method_that_the_constructor_chooses_is_followed(tmp_path: Path, chosen: str, reason: str) -> None:
+    """As recipes choose one for the weights' quantisation, if all that it may be are known; also for ``forward``."""
+    project = tmp_path / "project"
+    shutil.copytree(TEMPLATE.root, project)
+    text = (project / TEMPLATE.source).read_text()
+    made = "        self.layer_idx = layer_idx\n        self.qkv_proj"
+    head = "    def forward(self, hidden_states, position, is_prefill=False):\n        batch"
+    twice = """    def attend_twice(self, hidden_states, position, is_prefill):
+        return self.o_proj(self.o_proj(self.qkv_proj(hidden_states)[..., :HIDDEN]))
+
+"""
+    assert made in text and head in text
+    text = text.replace(made, f"        self.attend = {chosen}\n{made}").replace(
+        head,
+        f"""{head.partition("        batch")[0]}        return self.attend(hidden_states, position, is_prefill)
+
+{twice}    def attend_plain(self, hidden_states, position, is_prefill):
+        batch""",
+    )
+    plan = layers(("self_attn.o_proj", "self_attn.o_proj"))
+    units = [f"model.layers.{i}.self_attn.{name}" for i in range(N_LAYERS) for name in ("qkv_proj", "o_proj")]
+    called = head.partition("        batch")[0] + "        return self.attend(hidden_states, position, is_prefill)\n"
+    fast, _, others = chosen.partition(" if ")
+    condition, _, slow = others.partition(" else ")
+    local = f"""        fn = None
+        if is_prefill:
+            fn = self.attend_twice
+        elif {condition.replace("layer_idx", "self.layer_idx") or "True"}:
+            fn = {fast}
+        else:
+            fn = {slow or fast}
+"""
+    in_forward = text.replace("        return self.attend(", f"{local}        return fn(")
+    for written in (text, text.replace(called, "").replace("self.attend =", "self.forward ="), in_forward):
+        (project / TEMPLATE.source).write_text(written)
+        if reason:
+            with pytest.raises(PlanError, match=reason):
+                source_change(plan_file(plan), project / TEMPLATE.model)
+        else:
+            assert check_source(plan, project, units)
+            edits.undo(project / TEMPLATE.model)
 
 
 def test_the_configuration_classes_copy_values_of_the_yaml(tmp_path: Path) -> None:
