@@ -115,11 +115,13 @@ class CompareRequest:
         plans: names and plans.
         process: number of the process, from 1; its log and its samples are named after it.
         references: whether to include what a user has without sktune; only where the runner's traits allow it.
+        is_followed: whether another process compares after this one, so that it may start while this one compiles.
     """
 
     plans: Sequence[NamedPlan]
     process: int = 1
     references: bool = False
+    is_followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,8 @@ class Finals:
             began = time.perf_counter()
             try:
                 # References are shown for comparison only, and need no interval over processes.
-                request = CompareRequest(plans, number, references=references and number == 1)
+                is_followed = number < self._processes and self._workers() == 1
+                request = CompareRequest(plans, number, references and number == 1, is_followed)
                 left_s = longest_s * (self._processes + 1 - number) or None
                 part = f"comparing, process {number} of {self._processes}"
                 compared = self._runner.compare(request, self._reporting(part, left_s))

@@ -304,7 +304,8 @@ def test_a_line_that_is_no_message_gets_an_error(tmp_path: Path) -> None:
     """With JSON-RPC's codes, and the server goes on."""
     hello = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
     lines = ["{not json", "[1, 2]", '{"jsonrpc": "2.0", "id": [], "method": 3}', "\xff"]
-    lines += [json.dumps(hello | {"id": number}) for number in ([1], {}, True, 3.5, None, 7)]
+    identities: list[Any] = [[1], {}, True, 3.5, None, 7]
+    lines += [json.dumps(hello | {"id": identity}) for identity in identities]
     command = [sys.executable, "-m", "tests.command", "mcp", "--runs", str(tmp_path)]
     done = subprocess.run(
         command, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=300, check=False

@@ -8,6 +8,7 @@ import bz2
 import gzip
 import lzma
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -346,7 +347,12 @@ def test_every_code_has_a_kind_and_says_what_to_do() -> None:
             assert str(name)[1] == letter or 100000 <= int(name) < 600000
 
 
-COMPRESSORS = {"": bytes, "gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "bz2": bz2.compress,
+}
 
 
 @pytest.mark.parametrize("head", ["日志", "上一条错误信息只有中文\n" * 400])

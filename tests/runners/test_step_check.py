@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sktune.backends.base import Step
-from sktune.core.verification import RegionCheck, Verification
+from sktune.core.verification import RegionCheck, Verification, steps_needed
 from sktune.runners.worker import step_check
 from sktune.targets.base import Target
 from tests.models import caches
@@ -106,6 +106,18 @@ def test_the_bound_is_never_stronger_than_the_rule_of_three(steps: int) -> None:
     assert verification.one_in <= 1 / verification.differing_share
     assert steps < 100 or verification.one_in >= 0.9 * steps / 3
     assert (1 - verification.differing_share) ** steps == pytest.approx(0.05, rel=1e-3)
+
+
+def test_an_exact_plan_needs_fewer_steps_for_the_same_bound() -> None:
+    """Down to 512; if more than the default are asked for, all are compared."""
+    exact = (RegionCheck("a", "1", 5_000, is_exact=True),)
+    assert (steps_needed(2048, is_exact=True), steps_needed(2048, is_exact=False)) == (512, 2048)
+    assert (steps_needed(100, is_exact=True), steps_needed(4000, is_exact=True)) == (100, 4000)
+    assert Verification(512, 32, 10**6, exact).one_in == Verification(2048).one_in == 680
+    assert Verification(511, 32, 10**6, exact).one_in == Verification(511).one_in
+    assert Verification(512, 32, 10**6, exact).suffices(2048)
+    assert not Verification(512, 32, 10**6).suffices(2048)
+    assert not Verification(512, 32, 10**6, (*exact, RegionCheck("b", "2", 9_000))).suffices(2048)
 
 
 def test_a_verdict_says_what_was_compared() -> None:

@@ -81,6 +81,7 @@ class WorkerRunner:
             final_processes=self._backend.final_processes,
         )
         self._worker: WorkerProcess | None = None
+        self._next: WorkerProcess | None = None
         self._starts = 0
         self._opened: Opened | None = None
         self._has_judged = False
@@ -99,6 +100,12 @@ class WorkerRunner:
 
     def close(self) -> None:
         """Kill the worker and its compilers."""
+        self._end_worker()
+        if self._next is not None:
+            self._next.stop()
+        self._next = None
+
+    def _end_worker(self) -> None:
         if self._worker is not None:
             self._worker.stop()
         self._worker, self._opened, self._has_judged = None, None, False
@@ -139,7 +146,7 @@ class WorkerRunner:
         if not self._traits.measures_time or self._spec.device != "cpu":
             return
         is_crowded = Machine.look().is_crowded(self._setup.placement)
-        if is_crowded != self._is_crowded and self._worker is not None:
+        if is_crowded != self._is_crowded:
             self.close()
         self._is_crowded = is_crowded
 
@@ -209,6 +216,7 @@ class WorkerRunner:
     def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
         """Measure the plans again in one process; return their names, the fastest first."""
         self.open()
+        report = self._starting_next(report)
         answer = self._answer("shortlisted", report, log="qualifying.log", do="shortlist", plans=_entries(plans))
         names: list[str] = answer["shortlisted"]
         return names
@@ -231,6 +239,8 @@ class WorkerRunner:
         one too has a row without a speedup. The references are the uncompiled model and torch.compile.
         """
         log = f"final-{request.process}"
+        if request.is_followed:
+            report = self._starting_next(report)
         comparison = self._compare(request.plans, report, log, request.references)
         rows, noise = comparison.rows, comparison.noise
         if all(row.speedup is None for row in rows):
@@ -238,9 +248,27 @@ class WorkerRunner:
             rows, noise = [*alone.rows, *rows], alone.noise
         return ProcessComparison(sorted(rows, key=lambda row: row.speedup is None), noise)
 
+    def _starting_next(self, report: Report) -> Report:
+        """Return a report that also starts the next worker while plans are compiled, and stops it during measurements.
+
+        Its imports take more than half of the time until it has opened a small model.
+        """
+
+        if self._backend.needs_fresh_process or self._backend.is_simulated:
+            return report
+
+        def starting(stage: str) -> None:
+            if stage == Stage.COMPILE and self._next is None:
+                self._next = self._started()
+            if self._next is not None:
+                self._next.pause(is_paused=stage == Stage.MEASURE)
+            report(stage)
+
+        return starting
+
     def _compare(self, plans: Sequence[NamedPlan], report: Report, log: str, references: bool) -> ProcessComparison:
         if self._traits.measures_time:  # computed figures would be the same in a fresh process
-            self.close()
+            self._end_worker()
         self._yield_cores()
         self.open()
         values = {"plans": _entries(plans), "references": references}
@@ -284,6 +312,11 @@ class WorkerRunner:
         )
 
     def _start(self) -> None:
+        self._worker, self._next = self._next or self._started(), None
+        self._worker.pause(is_paused=False)
+
+    def _started(self) -> WorkerProcess:
+        """Return a new worker, which begins with its imports."""
         self._work = work_folder(self._backend, self._folder, self._starts)
         placement = self._setup.placement
         environment = environment_of(self._spec, self._setup.cache, self._work)
@@ -292,15 +325,15 @@ class WorkerRunner:
         folder, log = self._work or Path.cwd(), self._log("worker.log")
         if self._starts == 0:
             trim(self._setup.cache)
+        self._starts += 1
         try:
             with placement.applied():
-                self._worker = WorkerProcess(self._spec.backend, folder, environment, log)
+                return WorkerProcess(self._spec.backend, folder, environment, log)
         except OSError as failure:
             raise BackendError(
                 f"the worker cannot be started: {first_line(failure)}; "
                 "see `ulimit -a` and `df`, free what is missing and run again"
             ) from failure
-        self._starts += 1
 
     def _open(self) -> Opened:
         delivered = None

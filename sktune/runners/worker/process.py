@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,11 @@ class WorkerProcess:
         self._tree.stop()
         os.close(self._requests)
         os.close(self._answers)
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Stop the process, or let it go on: while another one measures, it must not compute."""
+        with suppress(ProcessLookupError):  # the next request shows that it has died
+            os.kill(self._tree.pid, signal.SIGSTOP if is_paused else signal.SIGCONT)
 
     def ask(
         self,
