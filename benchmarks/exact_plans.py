@@ -217,7 +217,7 @@ def table(rows: Sequence[Row]) -> str:
     for name, of in {**populations, "both": rows}.items():
         count = Counter(row["outcome"] for row in of)
         steps = [row["steps"] for row in of if row["outcome"] == EQUAL]
-        share = f"< {bound(count[EQUAL], min(steps, default=0)):.2%}" if not count[DIFFERS] else "no bound"
+        share = "none" if count[DIFFERS] else f"{bound(count[EQUAL], min(steps, default=0)):.2%}"
         lines.append(
             f"| {name} | {len({row['name'] for row in of}):,} | {len(of):,} | {count[REFUSED]:,} | {count[INEXACT]:,} "
             f"| {count[REJECTED]:,} | {count[EQUAL]:,} | {count[DIFFERS]:,} | {sum(steps):,} | {share} |"
