@@ -1,15 +1,15 @@
 """How many plans that are exact by construction differ on steps that no check has seen.
 
-    python -m benchmarks.exact_plans --population random --plans 600 --seconds 200
-    python -m benchmarks.exact_plans --population models --plans 100 --seconds 200
+    python -m benchmarks.exact_plans --seconds 200
+    python -m benchmarks.exact_plans --seconds 200 --model llama
     python -m benchmarks.exact_plans --table benchmarks/results/exact-plans-cpu-2-cores.md
 
 Plans are drawn of two populations that nothing was tuned on: ``random``, one plan of one program of
 ``tests.backends.random_programs``, and ``models``, plans of the presets and of the example, as in
-``benchmarks.reference_plans``. All options have values that are exact. A plan that is exact and passes what a search
-asks of it (the quick check, the check of regions, and ``FIRST_STEPS`` decode steps) is compared on ``FURTHER_STEPS``
-others: of random programs with state that is drawn anew and, in half of the contexts, special values and extreme tokens
-in it. NaNs count as equal, as ``sktune.backends.inductor.exactness`` says.
+``benchmarks.reference_plans``, without the scopes that are not exact. Their options have values that are. A plan that is
+exact and passes what a search asks of it (the quick check, the check of regions, and ``FIRST_STEPS`` decode steps) is
+compared on ``FURTHER_STEPS`` others: of random programs with state that is drawn anew and, in half of the contexts,
+special values and extreme tokens in it. NaNs count as equal, as ``sktune.backends.inductor.exactness`` says.
 
 One row for each plan is appended to ``--rows``; run the same command again to continue.
 """
@@ -47,13 +47,16 @@ from sktune.targets.state import complete_state
 from sktune.targets.tracing import trace_layout
 from tests.backends.random_programs import described, program_of
 
-FIRST_PROGRAM = 6_000_000
+FIRST_PROGRAMS = (6_000_000, 7_000_000, 8_000_000)
+"""Seeds from which programs are drawn, by processes that run side by side."""
 FIRST_SEED = 1_000_000
 """Of the prefills of further steps; no search has so many contexts."""
 FIRST_STEPS = 256
 FURTHER_STEPS = 2048
 RATE = 1 / 680
 """Plans that differ as often are to be found: the bound that a search tells after 2,048 steps."""
+MAX_DRAWS = 1000
+"""Of plans of one model, which has few whose scopes are all exact."""
 UNITS = ("before", "inside", "after")
 SPECIAL = (inf, -inf, nan, 0.0, -0.0, 1e-40, -1e-45, 6e-8, -6e-5, 65504.0, -3.4e38, 1.0 + 2.0**-23)
 TOKENS = (0, -1, 2**31, 2**40 + 2**32 + 1, 2**63 - 1, -(2**63))
@@ -150,9 +153,10 @@ def _place(rng: random.Random, tensor: torch.Tensor, values: Sequence[float]) ->
     tensor.view(-1)[rng.randrange(tensor.numel())] = rng.choice(values)
 
 
-def random_rows(done: Sequence[Row]) -> Iterator[Row]:
-    """Yield a row for each further random program."""
-    for seed in itertools.count(FIRST_PROGRAM + len(done)):
+def random_rows(done: Sequence[Row], first: int) -> Iterator[Row]:
+    """Yield a row for each further random program, from the seed ``first`` on."""
+    known = {row["name"] for row in done}
+    for seed in (seed for seed in itertools.count(first) if str(seed) not in known):
         torch.compiler.reset()
         rng = random.Random(seed)
         program = program_of(seed, rng.randint(2, 7))
@@ -185,17 +189,18 @@ def drawn_plan(rng: random.Random) -> Plan:
     return Plan(tuple(Scope(run[0], run[-1], tuple(sorted(options.items()))) for run in runs))
 
 
-def model_rows(done: Sequence[Row]) -> Iterator[Row]:
-    """Yield rows of the model with the fewest; in one process, two models' steps would share a Dynamo function."""
-    models = {
-        **MODELS, **{name: Model(name, name, 64) for name in presets.preset_names() if name not in MODELS}
-    }  # fmt: skip
-    counts = Counter(row["name"] for row in done)
-    name = min(models, key=lambda name: counts[name])
-    model = opened(models[name])
+def model_rows(done: Sequence[Row], name: str) -> Iterator[Row]:
+    """Yield a row for each further plan of a model: of a drawn plan, those scopes that are exact, if there are any."""
+    model = opened(MODELS.get(name) or Model(name, name, 64))
     bench = Bench(model.target, model.backend)
-    for plan in itertools.islice(drawn(model.space, EXACT_KIND, f"exact plans of {name}"), counts[name], None):
-        yield {"population": "models", "name": name, "plan": plan.to_dict()} | bench.row(plan)
+    known = {Plan.from_dict(row["plan"]) for row in done if row["name"] == name}
+    for whole in itertools.islice(drawn(model.space, EXACT_KIND, f"exact plans of {name}"), MAX_DRAWS):
+        doubts = model.backend.exactness(whole)
+        exact = Plan(tuple(scope for scope in whole.scopes if not doubts[scope.label]))
+        plan = exact if exact.scopes else whole
+        if plan not in known:
+            known.add(plan)
+            yield {"population": "models", "name": name, "plan": plan.to_dict()} | bench.row(plan)
 
 
 def bound(plans: int, steps: int) -> float:
@@ -228,8 +233,9 @@ def table(rows: Sequence[Row]) -> str:
 def main() -> None:
     """Compare further plans, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--population", choices=("random", "models"), default="random")
-    parser.add_argument("--plans", type=int, default=600, help="of the population, with those of earlier runs")
+    names = sorted({*MODELS, *presets.preset_names()})
+    parser.add_argument("--model", choices=names, help="whose plans; without it, random programs")
+    parser.add_argument("--first", type=int, choices=FIRST_PROGRAMS, default=FIRST_PROGRAMS[0], help="program's seed")
     parser.add_argument("--seconds", type=float, default=inf, help="begin no further plan after this time")
     parser.add_argument("--rows", type=Path, default=ROOT / "runs" / "exact-plans.jsonl")
     parser.add_argument("--table", type=Path, help="write the table of all rows to this file instead")
@@ -242,11 +248,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     prepare_environment(ROOT / "runs" / "exact-plans-cache")
     use_threads()
-    done = [row for row in rows if row["population"] == arguments.population]
-    further = {"random": random_rows, "models": model_rows}[arguments.population](done)
+    further = model_rows(rows, arguments.model) if arguments.model else random_rows(rows, arguments.first)
     arguments.rows.parent.mkdir(exist_ok=True)
     with arguments.rows.open("a", encoding="utf-8") as file:
-        for row in itertools.islice(further, max(0, arguments.plans - len(done))):
+        for row in further:
             file.write(json.dumps(row) + "\n")
             file.flush()
             print({name: row[name] for name in ("name", "outcome", "detail", "steps") if name in row}, flush=True)
