@@ -6,7 +6,7 @@
 
 Plans are drawn of two populations that nothing was tuned on: ``random``, one plan of one program of
 ``tests.backends.random_programs``, and ``models``, plans of the presets and of the example, as in
-``benchmarks.reference_plans``, without the scopes that are not exact. Their options have values that are. A plan that is
+``benchmarks.reference_plans``, without the scopes that are not exact. Options have values that are. A plan that is
 exact and passes what a search asks of it (the quick check, the check of regions, and ``FIRST_STEPS`` decode steps) is
 compared on ``FURTHER_STEPS`` others: of random programs with state that is drawn anew and, in half of the contexts,
 special values and extreme tokens in it. NaNs count as equal, as ``sktune.backends.inductor.exactness`` says.
