@@ -3,7 +3,7 @@ through another, inside of a scope and on both sides of its border, at addresses
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,49 @@ Tensor = torch.Tensor
 Apply = Callable[..., Tensor]
 VOCABULARY = 16
 MAX_ELEMENTS = 4096
+UNARY: Mapping[str, Apply] = {
+    "* 2": lambda x: x * 2,
+    "sum -1": lambda x: x.sum(-1, keepdim=True),
+    "mean -1": lambda x: x.mean(-1, keepdim=True),
+    "amax -1": lambda x: x.amax(-1, keepdim=True),
+    "cumsum -1": lambda x: x.cumsum(-1),
+    "sort": lambda x: x.sort(-1).values,
+    "softmax": lambda x: x.softmax(-1),
+    "rms_norm": lambda x: functional.rms_norm(x, x.shape[-1:]),
+    "rms_norm in float32": lambda x: x * (x.float().square().mean(-1, True) + 2.0**-20).rsqrt().to(x.dtype),
+    "clone": lambda x: x.clone(),
+    "contiguous": lambda x: x.contiguous(),
+    "tanh": lambda x: x.tanh(),
+    "sigmoid": lambda x: x.sigmoid(),
+    "silu": lambda x: functional.silu(x),
+    "exp": lambda x: x.exp(),
+    "sin": lambda x: x.sin(),
+    "sqrt": lambda x: x.sqrt(),
+    "rsqrt": lambda x: x.rsqrt(),
+    "relu": lambda x: x.relu(),
+    "reciprocal": lambda x: x.reciprocal(),
+    "pow 2": lambda x: x.pow(2),
+    "neg": lambda x: -x,
+    "as float32": lambda x: x.float(),
+    "as bfloat16": lambda x: x.bfloat16(),
+    "x if x > 0.5 else -x": lambda x: torch.where(x > 0.5, x, -x),
+    "0 if nan": lambda x: x.masked_fill(x.isnan(), 0.0),
+    "flip": lambda x: x.flip(-1),
+}
+BINARY: Mapping[str, Apply] = {
+    "+": lambda x, y: x + y,
+    "-": lambda x, y: x - y,
+    "*": lambda x, y: x * y,
+    "/": lambda x, y: x / y,
+    "cat": lambda x, y: torch.cat((x, y), -1),
+    "larger": lambda x, y: torch.maximum(x, y),
+    "x if x < y else y": lambda x, y: torch.where(x < y, x, y),
+}
+OF_TOKEN: Mapping[str, Apply] = {
+    "rows of token": lambda token, x: x[token % x.shape[0]],
+    "+ token": lambda token, x: x + (token // 3).to(x.dtype)[0],
+    "-x if token is odd": lambda token, x: torch.where((token % 2 == 0).all(), x, -x),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +92,7 @@ class Part(nn.Module):
 
 
 class Program(nn.Module):
-    """What runs before the scope, in it, and after it, on state and the step's token."""
+    """What runs before the scope, in it, and after it, on state and the step's token and activation."""
 
     def __init__(
         self, state: Sequence[Tensor], weights: Sequence[Tensor], parts: Sequence[Sequence[Operation]]
@@ -63,21 +106,27 @@ class Program(nn.Module):
         self.names += [f"weight_{index}" for index in range(len(weights))]
         self.before, self.inside, self.after = map(Part, parts)
 
-    def forward(self, token: Tensor) -> tuple[Tensor, ...]:
-        values = [token, *(getattr(self, name) for name in self.names)]
+    def forward(self, token: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
+        values = [token, hidden, *(getattr(self, name) for name in self.names)]
         values = self.after(self.inside(self.before(values)))
         return tuple(value.clone() for value in values if value.is_floating_point())
 
 
 def program_of(seed: int, operations: int = 5) -> Target:
-    """Return a target that runs the program of a seed; the unit ``inside`` is the one to put into a scope."""
+    """Return a target that runs the program of a seed, with ``operations`` in each of its three units."""
     drawn = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
-    dtype = drawn.choice((torch.float32, torch.float32, torch.bfloat16))
+    dtype = drawn.choice((torch.float32, torch.float32, torch.bfloat16, torch.float16))
     shapes = [drawn.choice(((2, 2, 6, 8), (4, 8), (3, 16), (32,), (1, 8), (5, 7))) for _ in range(drawn.randint(1, 3))]
     state = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
     weights = [torch.randn(shape, generator=generator).to(dtype) for shape in ((24, 8), (8, 8), (200,))]
-    values = [torch.randint(0, VOCABULARY, (2,), generator=generator), *(each.clone() for each in (*state, *weights))]
+
+    def step_inputs(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return (
+            torch.randint(0, VOCABULARY, (2,), generator=generator), torch.randn((2, 8), generator=generator).to(dtype)
+        )  # fmt: skip
+
+    values = [*step_inputs(generator), *(each.clone() for each in (*state, *weights))]
     parts = []
     for _ in range(3):
         part: list[Operation] = []
@@ -100,10 +149,10 @@ def program_of(seed: int, operations: int = 5) -> Target:
     held = {name: getattr(program, name) for name in program.names}  # weights are written, too
 
     def prefill(seed: int, steps: int) -> list[tuple[Any, ...]]:
-        tokens = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         for value, first in zip(held.values(), (*state, *weights), strict=True):
             value.copy_(first)
-        return [(torch.randint(0, VOCABULARY, (2,), generator=tokens),) for _ in range(steps)]
+        return [step_inputs(generator) for _ in range(steps)]
 
     return Target(program, program.forward, prefill, held, f"random program {seed}")
 
@@ -111,7 +160,7 @@ def program_of(seed: int, operations: int = 5) -> Target:
 def described(target: Target) -> str:
     """Return the program of a target, one line for each operation."""
     program: Any = target.module
-    lines = [f"{index}: {name}" for index, name in enumerate(["token", *program.names])]
+    lines = [f"{index}: {name}" for index, name in enumerate(["token", "hidden", *program.names])]
     for name, part in (("before", program.before), ("inside", program.inside), ("after", program.after)):
         for operation in part.operations:
             lines.append(f"{len(lines)}: {name}: {operation.name} {operation.operands}")
@@ -193,22 +242,12 @@ def _guarded(drawn: random.Random, values: Sequence[Tensor]) -> Operation | None
 
 def _compute(drawn: random.Random, values: Sequence[Tensor]) -> Operation | None:
     index, other = _floating(drawn, values), _floating(drawn, values)
-    kind = drawn.choice(("double", "plus", "sum", "cat", "softmax", "clone", "contiguous", "tanh"))
-    if kind == "double":
-        return Operation("* 2", lambda x: x * 2, (index,))
-    if kind == "plus":
-        return Operation("+", lambda x, y: x + y, (index, other))
-    if kind == "sum":
-        return Operation("sum -1", lambda x: x.sum(-1, keepdim=True), (index,))
-    if kind == "cat":
-        return Operation("cat", lambda x, y: torch.cat((x, y), -1), (index, other))
-    if kind == "softmax":
-        return Operation("softmax", lambda x: x.softmax(-1), (index,))
-    if kind == "tanh":
-        return Operation("tanh", lambda x: x.tanh(), (index,))
-    if kind == "clone":
-        return Operation("clone", lambda x: x.clone(), (index,))
-    return Operation("contiguous", lambda x: x.contiguous(), (index,))
+    name = drawn.choice((*UNARY, *BINARY, *OF_TOKEN))
+    if name in UNARY:
+        return Operation(name, UNARY[name], (index,))
+    if name in BINARY:
+        return Operation(name, BINARY[name], (index, other))
+    return Operation(name, OF_TOKEN[name], (0, index))
 
 
 def _product(drawn: random.Random, values: Sequence[Tensor]) -> Operation | None:

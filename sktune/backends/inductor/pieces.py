@@ -47,6 +47,7 @@ class Pieces:
         uncompiled = {name: slot.region.kernels.forward for name, slot in inside.items()}
         self._uncompiled: Mapping[str, Run] = {**self._compiled, **uncompiled}
         self._numbers = {name: _compared_numbers(slot.region.kernels) for name, slot in inside.items()}
+        self._written = {name: slot.region.written_by_kernels for name, slot in inside.items()}
 
     def first_run(self, on_scope: OnScope, device: Cpu | Cuda) -> Run:
         """Return a function that runs the compiled step, calls ``on_scope``, and blames a scope that raises.
@@ -129,9 +130,10 @@ class Pieces:
         """
 
         def around(name: str, inputs: tuple[Any, ...]) -> Any:
+            kernels = self._uncompiled[name]
             if label := self.labels[name]:
-                return regions(label, self._uncompiled[name], self._compiled[name], inputs, self._numbers[name])
-            return self._uncompiled[name](*inputs)
+                return regions(label, kernels, self._compiled[name], inputs, self._written[name], self._numbers[name])
+            return kernels(*inputs)
 
         step = step_of(self._walk(around))
         for inputs in steps:

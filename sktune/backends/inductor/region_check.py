@@ -125,7 +125,13 @@ class Round:
         )
 
     def __call__(
-        self, label: str, expected: Run, got: Run, inputs: tuple[Any, ...], numbers: Collection[int] | None
+        self,
+        label: str,
+        expected: Run,
+        got: Run,
+        inputs: tuple[Any, ...],
+        written: Collection[int],
+        numbers: Collection[int] | None,
     ) -> Any:
         """Run ``expected`` on ``inputs``, compare ``got`` with it on these and on variations; return its outputs.
 
@@ -134,6 +140,7 @@ class Round:
             expected: its kernels.
             got: the compiled region.
             inputs: of both.
+            written: indices of those that its kernels write, though perhaps only for rare inputs.
             numbers: integers to which the region compares; None if its integers must not be varied.
         """
         calls = sum(max(1, left) for other, left in self._calls_left.items() if self._left(other) > 0)
@@ -142,7 +149,7 @@ class Round:
         if left <= 0 or self._seconds_left <= 0:
             return expected(*inputs)
         began_s = time.perf_counter()
-        call = _Call(expected, got, inputs, self._written, numbers)
+        call = _Call(expected, got, inputs, self._written, written, numbers)
         outputs = call.compare(left, began_s + self._seconds_left / calls, self._checks.draw(call.device))
         self._checks.add(self._keys[label], label, call.elements, call.difference)
         self._seconds_left -= time.perf_counter() - began_s
@@ -175,6 +182,7 @@ class _Call:
         expected: Run,
         got: Run,
         inputs: tuple[Any, ...],
+        outlasting: Collection[int],
         written: Collection[int],
         numbers: Collection[int] | None,
     ) -> None:
@@ -184,11 +192,11 @@ class _Call:
         self._memory = {
             _address(value): _bytes(value.untyped_storage())
             for value in tensors
-            if value.numel() and (not isinstance(value, torch.nn.Parameter) or _address(value) in written)
+            if value.numel() and (not isinstance(value, torch.nn.Parameter) or _address(value) in outlasting)
         }
         varied = [value.detach() for value in tensors if _address(value) in self._memory and _can_vary(value)]
-        self._state = [value for value in varied if _address(value) in written]
-        self._activations = [value for value in varied if _address(value) not in written]
+        self._state = [value for value in varied if _address(value) in outlasting]
+        self._activations = [value for value in varied if _address(value) not in outlasting]
         self._whole = [
             value.detach() for value in tensors
             if _address(value) in self._memory and value.numel() and not _repeats(value)
@@ -197,7 +205,7 @@ class _Call:
         # On a GPU an index out of range ends the process, and on a CPU it is an error that is passed over.
         recorded = _recorded_numbers(self._whole) if self.device.type == "cpu" else ()
         self._numbers = sorted({*(numbers or ()), *recorded})
-        self._written: list[int] = []
+        self._written = {_address(inputs[index]) for index in written} & self._memory.keys()
         self._written_elements = 0
         self.elements, self.difference = 0, ""
 
@@ -206,7 +214,6 @@ class _Call:
         before = self._contents(self._memory)
         outputs = self._expected(*self._inputs)
         after = self._contents(self._memory)
-        self._written = [address for address in before if not torch.equal(before[address], after[address])]
         self._written_elements = sum(
             -(-int((before[address] != after[address]).sum()) // self._dtype(address).itemsize)
             for address in self._written
@@ -236,7 +243,7 @@ class _Call:
         drawn = [vary(value.flatten(), rows, kind, draw).view(-1, *value.shape) for value in self._activations]
         drawn += [vary_whole(value.flatten(), rows, self._numbers, draw).view(-1, *value.shape) for value in whole]
         start = self._contents(self._written)
-        written = {_address(value) for value in (*self._activations, *whole)} & set(self._written)
+        written = {_address(value) for value in (*self._activations, *whole)} & self._written
         may_be_nan = True
         for row in range(rows):
             for value, values in zip((*self._activations, *whole), drawn, strict=True):

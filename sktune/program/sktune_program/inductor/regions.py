@@ -83,6 +83,7 @@ class Region:
         bound: its inputs, like ``inputs``, but those of one memory share memory.
         border: turns the scope's inputs into the region's, and the region's outputs into the scope's.
         written: indices of the inputs that it writes.
+        written_by_kernels: indices of the scope's inputs that the kernels write.
         written_memory: identities of the memory that it writes, as ``cut`` numbers it.
     """
 
@@ -95,6 +96,7 @@ class Region:
     border: Border
     outlasting: tuple[int, ...] = ()
     written: tuple[int, ...] = ()
+    written_by_kernels: tuple[int, ...] = ()
     written_memory: frozenset[int] = frozenset()
 
 
@@ -382,6 +384,7 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
         Border(separate, windows, outputs.made, outputs.own),
         tuple(index for index, own in enumerate(members) if all(is_given[each] for each in own)),
         tuple(index for index, own in enumerate(members) if set(own) & set(use.written)),
+        use.written,
         frozenset(storages[index] for index in use.written),
     )
 
