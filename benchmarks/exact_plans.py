@@ -37,7 +37,7 @@ from sktune.backends.inductor.options import EXACT
 from sktune.core.errors import NotDeterministicError, TargetError
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import SpaceSpec
-from sktune.core.verification import CONFIDENCE
+from sktune.core.verification import CONFIDENCE, EXACT_VERIFY_STEPS
 from sktune.runners.worker.replays import Replay, run_once
 from sktune.runners.worker.step_check import Digester, contexts, replay_of
 from sktune.runners.worker.verifier import Verifier
@@ -51,7 +51,7 @@ FIRST_PROGRAMS = (6_000_000, 7_000_000, 8_000_000)
 """Seeds from which programs are drawn, by processes that run side by side."""
 FIRST_SEED = 1_000_000
 """Of the prefills of further steps; no search has so many contexts."""
-FIRST_STEPS = 256
+FIRST_STEPS = EXACT_VERIFY_STEPS
 FURTHER_STEPS = 2048
 RATE = 1 / 680
 """Plans that differ as often are to be found: the bound that a search tells after 2,048 steps."""

@@ -122,7 +122,7 @@ class ManyDies(FaultyEngine):
         """See ``Engine.submit``."""
         self.advance()
         seconds = OPEN_S
-        if call.method == "judge":
+        if isinstance(call.job, JudgeRequest):
             slowness = self.slowness[self._index(worker)]
             seconds = slowness * TRIAL_S * self._random.lognormvariate(0.0, TRIAL_SPREAD)
             self._due[worker] = self.clock.now_s, self.clock.now_s + seconds
@@ -142,7 +142,7 @@ class ManyDies(FaultyEngine):
 
     def _answer(self, worker: Worker, call: RunnerCall) -> Sequence[EngineEvent]:
         began_s = time.process_time()
-        if call.method == "judge":
+        if isinstance(call.job, JudgeRequest):
             self.account.spans.append(self._due.pop(worker))
         events = super()._answer(worker, call)
         self._spent_s += time.process_time() - began_s  # what dies do takes the coordinator no time

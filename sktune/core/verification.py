@@ -13,7 +13,7 @@ from typing import Any
 CONFIDENCE = 0.95
 DEFAULT_VERIFY_STEPS = 2048
 """Decode steps on which a plan is compared with the baseline before it is called identical."""
-EXACT_VERIFY_STEPS = 512
+EXACT_VERIFY_STEPS = 256
 """The same for a plan whose regions are all exact by construction. Its bound is that of ``DEFAULT_VERIFY_STEPS``: plans
 of this kind have been compared on far more steps, and the share of those that differ as often as the bound allows is
 smaller than the doubt of 5% that the bound leaves (``benchmarks/exact_plans.py``)."""

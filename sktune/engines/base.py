@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from sktune.core.errors import OutOfTimeError, SktuneError
-from sktune.runners.base import DurationEstimates, Opened, Runner
+from sktune.runners.base import DurationEstimates, Job, JudgeRequest, Opened, Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,16 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class RunnerCall:
-    """A method of ``Runner`` to call.
+    """A job for one worker.
 
     Attributes:
         number: unique to this call.
-        method: its name.
-        arguments: all but ``report``.
-        reports: whether the method takes a ``report``.
+        job: what to do.
         deadline_s: the runner's deadline, on the clock of this process.
     """
 
     number: int
-    method: str
-    arguments: tuple[Any, ...] = ()
-    reports: bool = False
+    job: Job[Any]
     deadline_s: float = math.inf
 
 
@@ -142,13 +138,12 @@ def perform(runner: Runner, worker: Worker, call: RunnerCall, on_event: OnEvent)
     """Perform a call on a runner, and report it as an engine does."""
     runner.deadline_s = call.deadline_s
     on_event(Began(worker, call.number))
-    was_open = call.method != "judge"
-    report = (lambda stage: on_event(StageBegan(worker, call.number, str(stage))),) if call.reports else ()
+    was_open = not isinstance(call.job, JudgeRequest)
     try:
         if not was_open:
             runner.open()
             was_open = True
-        value = getattr(runner, call.method)(*call.arguments, *report)
+        value = call.job.run(runner, lambda stage: on_event(StageBegan(worker, call.number, str(stage))))
     except (SktuneError, OutOfTimeError, OSError) as failure:
         on_event(Raised(worker, call.number, failure, was_open))
     else:

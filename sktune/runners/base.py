@@ -1,9 +1,12 @@
-"""The interface of every runner: it opens a target, judges plans one by one, and compares the best."""
+"""The interface of every runner: it opens a target, judges plans one by one, and compares the best.
+
+What a runner can be asked for is a ``Job``: a value, which goes to whichever worker is to do it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from sktune.core.delivery import Delivery
 from sktune.core.layout import Layout
@@ -17,6 +20,7 @@ from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.runners.program.peers import Peer
 from sktune.targets import TargetSpec
 
+T_co = TypeVar("T_co", covariant=True)
 NamedPlan = tuple[str, Plan]
 """A plan, with its trial's number as its name."""
 
@@ -87,6 +91,10 @@ class JudgeRequest:
     threshold: Threshold = field(default_factory=Threshold)
     banned: Mapping[str, str] = field(default_factory=dict)
 
+    def run(self, runner: "Runner", report: Report) -> Outcome:
+        """See ``Runner.judge``."""
+        return runner.judge(self, report)
+
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
@@ -106,6 +114,10 @@ class VerifyRequest:
     seconds: float | None = None
     banned: Mapping[str, str] = field(default_factory=dict)
 
+    def run(self, runner: "Runner", report: Report) -> Verification | None:
+        """See ``Runner.verify``."""
+        return runner.verify(self, report)
+
 
 @dataclass(frozen=True, slots=True)
 class CompareRequest:
@@ -122,6 +134,10 @@ class CompareRequest:
     process: int = 1
     references: bool = False
     is_followed: bool = False
+
+    def run(self, runner: "Runner", report: Report) -> "ProcessComparison":
+        """See ``Runner.compare``."""
+        return runner.compare(self, report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +274,57 @@ class Runner(Protocol):
             trials: seconds by stage of the latest trials, at least one trial.
         """
         ...
+
+
+class Job(Protocol[T_co]):
+    """What one worker is asked for. A frozen value that can be pickled."""
+
+    def run(self, runner: Runner, report: Report, /) -> T_co:
+        """Have ``runner`` do it, and return its answer; ``report`` is called with each stage as it begins."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTarget:
+    """Opens the target."""
+
+    def run(self, runner: Runner, report: Report) -> Opened:  # noqa: ARG002
+        """See ``Runner.open``."""
+        return runner.open()
+
+
+@dataclass(frozen=True, slots=True)
+class SampleNoiseFloor:
+    """Compares the baseline with itself."""
+
+    before_trial: int
+
+    def run(self, runner: Runner, report: Report) -> NoiseFloorSample | None:  # noqa: ARG002
+        """See ``Runner.sample_noise_floor``."""
+        return runner.sample_noise_floor(self.before_trial)
+
+
+@dataclass(frozen=True, slots=True)
+class Shortlist:
+    """Ranks plans."""
+
+    plans: Sequence[NamedPlan]
+
+    def run(self, runner: Runner, report: Report) -> list[str]:
+        """See ``Runner.shortlist``."""
+        return runner.shortlist(self.plans, report)
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Writes the compiled code of a plan into a folder."""
+
+    plan: Plan
+    folder: Path
+
+    def run(self, runner: Runner, report: Report) -> Delivery | None:
+        """See ``Runner.deliver``."""
+        return runner.deliver(self.plan, self.folder, report)
 
 
 @dataclass(frozen=True, slots=True)

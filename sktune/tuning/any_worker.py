@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from sktune.core.delivery import Delivery
 from sktune.core.outcome import Outcome
@@ -14,12 +14,15 @@ from sktune.engines.base import Engine
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.runners.base import (
     CompareRequest,
+    Deliver,
     DurationEstimates,
     JudgeRequest,
     NamedPlan,
     Opened,
     ProcessComparison,
     Report,
+    SampleNoiseFloor,
+    Shortlist,
     VerifyRequest,
 )
 from sktune.tuning.fleet import Fleet
@@ -61,42 +64,33 @@ class AnyWorker:
 
     def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
         """See ``Runner.judge``."""
-        outcome: Outcome = self._ask("judge", request, report=report)
-        return outcome
+        return self._fleet.ask(request, report)[0]
 
     def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
         """See ``Runner.sample_noise_floor``."""
-        sample: NoiseFloorSample | None
-        sample, worker = self._fleet.ask_one("sample_noise_floor", before_trial)
+        sample, worker = self._fleet.ask(SampleNoiseFloor(before_trial))
         return replace(sample, die=worker.die) if sample and self._fleet.is_shared else sample
 
     def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
         """See ``Runner.shortlist``."""
-        names: list[str] = self._ask("shortlist", plans, report=report)
-        return names
+        return self._fleet.ask(Shortlist(plans), report)[0]
 
     def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
         """See ``Runner.verify``."""
-        verification: Verification | None = self._ask("verify", request, report=report)
-        return verification
+        return self._fleet.ask(request, report)[0]
 
     def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
         """See ``Runner.compare``; each request goes to one of the dies that have compared least."""
         least = min((self._compared[die] for die in self._fleet.dies), default=0)
         avoid = [die for die, count in self._compared.items() if count > least]
-        comparison: ProcessComparison
-        comparison, worker = self._fleet.ask_one("compare", request, report=report, avoid=avoid)
+        comparison, worker = self._fleet.ask(request, report, avoid)
         self._compared[worker.die] += 1
         return replace(comparison, die=worker.die) if self._fleet.is_shared else comparison
 
     def deliver(self, plan: Plan, folder: Path, report: Report, /) -> Delivery | None:
         """See ``Runner.deliver``."""
-        delivery: Delivery | None = self._ask("deliver", plan, folder, report=report)
-        return delivery
+        return self._fleet.ask(Deliver(plan, folder), report)[0]
 
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
         """See ``Runner.pace``."""
         return self._engine.pace(opened, trials)
-
-    def _ask(self, method: str, *arguments: Any, report: Report | None = None) -> Any:
-        return self._fleet.ask(method, *arguments, report=report)

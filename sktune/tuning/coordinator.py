@@ -20,7 +20,7 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.space import SearchSpace
 from sktune.engines.base import Answered, Began, EngineEvent, Lost, Raised, StageBegan, Worker
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.runners.base import JudgeRequest, Opened
+from sktune.runners.base import JudgeRequest, Opened, SampleNoiseFloor
 from sktune.study.leases import Lease, Leases
 from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal
@@ -144,7 +144,7 @@ class Coordinator:
         """
         worker = self._fleet.idle()
         assert worker is not None
-        self._fleet.submit(worker, "sample_noise_floor", before_trial, deadline_s=self._fleet.deadline_s)
+        self._fleet.submit(worker, SampleNoiseFloor(before_trial), self._fleet.deadline_s)
         self._sampling, self._on_sample = worker, on_sample
         self._sampled_until_s = time.monotonic() + self._lease_s
 
@@ -205,9 +205,8 @@ class Coordinator:
         )  # fmt: skip
 
     def _judge(self, task: _Task, worker: Worker, request: JudgeRequest) -> None:
-        deadline_s = self._trials.deadline_s()
         task.until_s = None
-        task.call = self._fleet.submit(worker, "judge", request, deadline_s=deadline_s, reports=True)
+        task.call = self._fleet.submit(worker, request, self._trials.deadline_s())
         self._running[task.call] = task
 
     def _take(self, event: EngineEvent) -> None:

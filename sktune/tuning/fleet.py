@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sktune.core.errors import BackendError, NotDeterministicError, described
 from sktune.core.events import Listener
@@ -23,15 +23,20 @@ from sktune.engines.base import (
     StageBegan,
     Worker,
 )
-from sktune.runners.base import Opened, Report
+from sktune.runners.base import Job, Opened, OpenTarget, Report
 from sktune.tuning.health import dissenters, limit_ms
 
+T = TypeVar("T")
 POLL_S = 1.0
 QUORUM = 3
 """Trials begin once this many workers have opened the model, or all: then a die with other bits is outvoted."""
 MAX_STRIKES = 2
 REJOIN_S = 60.0
 """How long to wait for a worker when all are lost: their machines may come back."""
+
+
+def ignored(stage: str) -> None:
+    """Take a stage, and do nothing."""
 
 
 class WorkerLostError(BackendError):
@@ -66,7 +71,7 @@ class Fleet:
         self._opened: dict[Worker, Opened] = {}
         self._busy: dict[int, Worker] = {}
         self._answers: dict[int, Answered | Raised | Lost | Dismissed | None] = {}
-        self._report: Report = lambda stage: None
+        self._report: Report = ignored
         self._listener: OnEvent = lambda event: None
         self._strikes: Counter[str] = Counter()
         self._slow: Counter[str] = Counter()
@@ -104,11 +109,9 @@ class Fleet:
         """Whether there is a worker, idle or not, on another die than those to ``avoid``."""
         return any(worker.die not in avoid for worker in self._opened)
 
-    def submit(
-        self, worker: Worker, method: str, *arguments: Any, deadline_s: float = math.inf, reports: bool = False
-    ) -> int:
-        """Have a worker perform a call, and return the call's number."""
-        call = RunnerCall(next(self._numbers), method, arguments, reports, deadline_s)
+    def submit(self, worker: Worker, job: Job[Any], deadline_s: float = math.inf) -> int:
+        """Have a worker do a job, and return the call's number."""
+        call = RunnerCall(next(self._numbers), job, deadline_s)
         self._busy[call.number] = worker
         self._engine.submit(worker, call)
         return call.number
@@ -123,20 +126,17 @@ class Fleet:
         """Whether there can be several workers."""
         return self._is_shared
 
-    def ask(self, method: str, *arguments: Any, report: Report | None = None) -> Any:
-        """Have any worker perform a call, and return its answer; if the worker is lost, another one does it."""
-        return self.ask_one(method, *arguments, report=report)[0]
+    def ask(self, job: Job[T], report: Report = ignored, avoid: Collection[str] = ()) -> tuple[T, Worker]:
+        """Have any worker do a job, and return its answer and the worker; if it is lost, another one does it.
 
-    def ask_one(
-        self, method: str, *arguments: Any, report: Report | None = None, avoid: Collection[str] = ()
-    ) -> tuple[Any, Worker]:
-        """Do as ``ask``, and return the worker, too; none on the dies to ``avoid`` is chosen if there is another."""
+        None on the dies to ``avoid`` is chosen if there is another.
+        """
         while True:
             while (worker := self.idle(avoid if self.has_other(avoid) else ())) is None:
                 self.wait(POLL_S)
-            self._report = report or self._report
+            self._report = report
             self.asked_die = worker.die if self._is_shared else None
-            call = self.submit(worker, method, *arguments, deadline_s=self.deadline_s, reports=report is not None)
+            call = self.submit(worker, job, self.deadline_s)
             self._answers[call] = None
             while (answer := self._answers[call]) is None:
                 self.wait(POLL_S)
@@ -164,7 +164,7 @@ class Fleet:
     def _take(self, event: EngineEvent) -> None:
         worker = event.worker
         if isinstance(event, Joined):
-            self._opening[self.submit(worker, "open", deadline_s=self.deadline_s)] = worker
+            self._opening[self.submit(worker, OpenTarget(), self.deadline_s)] = worker
         elif isinstance(event, Lost):
             if worker not in self._ended:  # it may not even have joined
                 self._end(event, WorkerLostError(f"no worker is left; the last was {worker}: {event.why}"))

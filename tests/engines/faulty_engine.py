@@ -23,7 +23,7 @@ from sktune.engines.base import (
     StageBegan,
     Worker,
 )
-from sktune.runners.base import DurationEstimates, JudgeRequest, Opened
+from sktune.runners.base import DurationEstimates, JudgeRequest, Opened, OpenTarget
 from tests.fake_runner import FakeRunner
 
 START_S = 1e6
@@ -125,8 +125,8 @@ class FaultyEngine:
             self._at(0.1, worker, lambda: [Began(worker, call.number)])
             return
         delay_s = self._duration_s(call) * (3.0 if ("slow", die) in self.active else 1.0)
-        if call.method == "judge":
-            self.busy[worker] = call.arguments[0].plan
+        if isinstance(call.job, JudgeRequest):
+            self.busy[worker] = call.job.plan
             self._at(0.1, worker, lambda: [Began(worker, call.number), StageBegan(worker, call.number, "compile")])
         self._at(delay_s, worker, lambda: self._answer(worker, call))
 
@@ -169,26 +169,26 @@ class FaultyEngine:
         self._at(delay_s, None, join)
 
     def _duration_s(self, call: RunnerCall) -> float:
-        longest_s = {"open": OPEN_S, "judge": JUDGE_S}.get(call.method, OTHER_S)
+        longest_s = {OpenTarget: OPEN_S, JudgeRequest: JUDGE_S}.get(type(call.job), OTHER_S)
         return longest_s * self._random.uniform(0.5, 1.5)
 
     def _answer(self, worker: Worker, call: RunnerCall) -> Sequence[EngineEvent]:
         self.busy.pop(worker, None)
         die, runner = self._index(worker), self._runners[worker]
-        if call.method == "judge" and int(call.arguments[0].log[6:10]) in self.deadly:
+        trial = call.job if isinstance(call.job, JudgeRequest) else None
+        if trial and int(trial.log[6:10]) in self.deadly:
             self._start(die, RESTART_S)
             return self._lose(die, "the node died")
-        report = (lambda stage: None,) if call.reports else ()
         try:
-            value: Any = getattr(runner, call.method)(*call.arguments, *report)
+            value: Any = call.job.run(runner, lambda stage: None)
         except (SktuneError, OutOfTimeError) as failure:
             return [Raised(worker, call.number, failure)]
-        if call.method == "judge":
-            value = self._spoilt(die, call.arguments[0], value)
+        if trial:
+            value = self._spoilt(die, trial, value)
         answers: list[EngineEvent] = [Answered(worker, call.number, value)]
-        if ("lost after", die) in self.active and call.method == "judge" and call.arguments[0].plan not in self.spared:
+        if ("lost after", die) in self.active and trial and trial.plan not in self.spared:
             self.active.discard(("lost after", die))
-            self.spared.add(call.arguments[0].plan)
+            self.spared.add(trial.plan)
             self._start(die, RESTART_S)
             return [*self._lose(die, "the node died"), *answers]
         if ("twice", die) in self.active:

@@ -27,7 +27,7 @@ from sktune.engines.local import LocalEngine
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.placement import Placement
 from sktune.reports.outputs import PAGE
-from sktune.runners.base import JudgeRequest, RunnerFactory, RunnerSetup, RunnerTraits
+from sktune.runners.base import JudgeRequest, OpenTarget, RunnerFactory, RunnerSetup, RunnerTraits
 from sktune.study.result import SearchResult, stored_result
 from sktune.targets import describe
 from sktune.tuning.fleet import Fleet
@@ -60,7 +60,7 @@ def test_workers_judge_at_the_same_time(tmp_path: Path) -> None:
     with LocalEngine(setup(tmp_path), dies, lambda setup: SleepingRunner(layout=LAYOUT, setup=setup)) as engine:
         workers = [event.worker for event in events_of(engine, 3) if isinstance(event, Joined)]
         for number, worker in enumerate(workers):
-            engine.submit(worker, RunnerCall(number, "judge", (JudgeRequest(Plan(), "trial-0000.log"),), reports=True))
+            engine.submit(worker, RunnerCall(number, JudgeRequest(Plan(), "trial-0000.log")))
         events = events_of(engine, 9)
     firsts = [type(event) for event in events[:3]]
     assert Answered not in firsts  # each began before another had ended
@@ -104,7 +104,7 @@ def test_a_die_that_is_given_back_may_come_again_and_one_that_was_discarded_is_k
     share, dies = AllButOne(), [Die(SIMULATED, number) for number in range(3)]
     with LocalEngine(setup(tmp_path), dies, lambda setup: FakeRunner(), share) as engine:
         by_die = {event.worker.die: event.worker for event in events_of(engine, 3) if isinstance(event, Joined)}
-        engine.submit(by_die["simulated 0"], RunnerCall(1, "open"))
+        engine.submit(by_die["simulated 0"], RunnerCall(1, OpenTarget()))
         engine.discard(by_die["simulated 1"])
         share.surplus = 2
         events = events_of(engine, 4)

@@ -1,10 +1,17 @@
-"""``python -m tests.field --repository PATH [FOLDER ...]``: the table of ``benchmarks/results/field-apply.md``."""
+"""``python -m tests.field --repository PATH [FOLDER ...]``: the table of ``benchmarks/results/field-apply.md``.
+
+``--random N --seed S`` adds N plans for each folder, with scopes over random units of random layers; each answer must
+come within ``ANSWER_S``.
+"""
 
 import argparse
 import json
+import random
+import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +28,7 @@ from sktune.source.yaml_flag import FLAG, turn_on
 
 FACTS = yaml.safe_load((Path(__file__).parent / "facts.yaml").read_text(encoding="utf-8"))
 LAYERS = 4
+ANSWER_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -74,8 +82,20 @@ class Folder:
         if self.path.name in FACTS["splits"]:
             yield "split", each([tuple(pair) for pair in FACTS["splits"][self.path.name]])
 
+    def random_plans(self, count: int, seed: int) -> Iterator[tuple[str, Plan]]:
+        """Yield plans with one to three scopes over random units, as their layers call them, in random layers."""
+        draw = random.Random(f"{seed} {self.path.name}")
+        seen = ran(self, self.source, without_scopes(self.settings()))[self.facts["model"]]["decode"]["seen"]
+        inside = [match for name, _ in seen if (match := re.fullmatch(r"layers\.(\d+)\.(.+)", name))]
+        for number in range(count):
+            layers = sorted(draw.sample(range(LAYERS), draw.randint(1, LAYERS)))
+            units = list(dict.fromkeys(match[2] for match in inside if int(match[1]) == layers[0]))
+            edges = sorted(draw.sample(range(len(units) + 1), draw.choice((2, 2, min(4, len(units) + 1) // 2 * 2))))
+            pairs = [(units[start], units[end - 1]) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+            yield f"random {seed}.{number}", each(pairs, layers)
 
-def each(pairs: Sequence[tuple[str, str]], among: range = range(LAYERS)) -> Plan:
+
+def each(pairs: Sequence[tuple[str, str]], among: Sequence[int] = range(LAYERS)) -> Plan:
     """Return a plan with the same scopes in several layers."""
     name = "model.layers.{}.{}".format
     return Plan(tuple(Scope(name(layer, first), name(layer, last)) for layer in among for first, last in pairs))
@@ -86,6 +106,7 @@ def check(
 ) -> tuple[str, Rewritten | None]:
     """Return "entered", or why not, and the changed source."""
     settings = folder.settings(yaml_file)
+    began_s = time.process_time()
     try:
         rewritten = rewrite(
             folder.source.read_text(encoding="utf-8"),
@@ -97,6 +118,10 @@ def check(
         )
     except SktuneError as failure:
         return f"refused: {failure}", None
+    finally:
+        took_s = time.process_time() - began_s
+    if took_s > ANSWER_S:
+        return f"WRONG: the answer took {took_s:.0f} s", rewritten
     before = ran(folder, folder.source, without_scopes(settings))
     with tempfile.TemporaryDirectory() as scratch:
         changed = Path(scratch) / folder.source.name
@@ -197,6 +222,8 @@ def main() -> int:
     """Print the table; 1 if something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.field")
     parser.add_argument("--repository", type=Path, required=True, help="a checkout of cann-recipes-infer")
+    parser.add_argument("--random", type=int, default=0, help="number of random plans for each folder")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("folders", nargs="*", help="of models/; all by default")
     chosen = parser.parse_args()
     configuration = chosen.repository / "executor" / "core" / "config" / "inference_config.py"
@@ -205,7 +232,7 @@ def main() -> int:
     for name in chosen.folders or FACTS["folders"]:
         folder = Folder(chosen.repository / "models" / name, FACTS["folders"][name])
         flags: dict[tuple[Reading | None, ...], str] = {}
-        for plan_name, plan in folder.plans():
+        for plan_name, plan in (*folder.plans(), *folder.random_plans(chosen.random, chosen.seed)):
             result, rewritten = check(folder, plan)
             read = ""
             if rewritten:

@@ -109,15 +109,15 @@ def test_the_bound_is_never_stronger_than_the_rule_of_three(steps: int) -> None:
 
 
 def test_an_exact_plan_needs_fewer_steps_for_the_same_bound() -> None:
-    """Down to 512; if more than the default are asked for, all are compared."""
+    """Down to 256; if more than the default are asked for, all are compared."""
     exact = (RegionCheck("a", "1", 5_000, is_exact=True),)
-    assert (steps_needed(2048, is_exact=True), steps_needed(2048, is_exact=False)) == (512, 2048)
+    assert (steps_needed(2048, is_exact=True), steps_needed(2048, is_exact=False)) == (256, 2048)
     assert (steps_needed(100, is_exact=True), steps_needed(4000, is_exact=True)) == (100, 4000)
-    assert Verification(512, 32, 10**6, exact).one_in == Verification(2048).one_in == 680
-    assert Verification(511, 32, 10**6, exact).one_in == Verification(511).one_in
-    assert Verification(512, 32, 10**6, exact).suffices(2048)
-    assert not Verification(512, 32, 10**6).suffices(2048)
-    assert not Verification(512, 32, 10**6, (*exact, RegionCheck("b", "2", 9_000))).suffices(2048)
+    assert Verification(256, 32, 10**6, exact).one_in == Verification(2048).one_in == 680
+    assert Verification(255, 32, 10**6, exact).one_in == Verification(255).one_in
+    assert Verification(256, 32, 10**6, exact).suffices(2048)
+    assert not Verification(256, 32, 10**6).suffices(2048)
+    assert not Verification(256, 32, 10**6, (*exact, RegionCheck("b", "2", 9_000))).suffices(2048)
 
 
 def test_a_verdict_says_what_was_compared() -> None:
