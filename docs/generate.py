@@ -95,8 +95,6 @@ def event_schema(kind: type[Event]) -> Schema:
     """Return the schema of one kind of event."""
     hints = get_type_hints(kind, include_extras=True)
     properties: dict[str, Schema] = {"event": {"const": kind.event}}
-    if kind.was:
-        properties["was"] = {"const": kind.was, "deprecated": True}
     required = list(properties)
     for field in fields(kind):
         if field.default is MISSING:
@@ -242,7 +240,7 @@ def key_texts(kind: type, of_kind: Schema) -> dict[str, str]:
     texts = {}
     _, attributes = described(kind)
     for key, inner in of_kind["properties"].items():
-        if key in ("event", "was"):
+        if key == "event":
             continue
         if inner is STUDY:
             continue  # the page says it once

@@ -57,8 +57,6 @@ def search(
     from sktune.tuning import fewer_layers
     from sktune.tuning.request import Request
 
-    if "until_settled" in options:  # its former name
-        options["until_converged"] = options.pop("until_settled")
     if "rehearse" in options:
         raise BadInputError("a rehearsal has no result; use sktune.tuning.rehearsal.rehearse, or `--rehearse`")
     known = Request.__dataclass_fields__

@@ -149,7 +149,7 @@ def doctor(
             left_out.add_row(escape(each.what), escape(each.consequence))
         console.print(left_out)
     if json:
-        rows: list[Any] = [{**asdict(finding), "mend": finding.fix} for finding in findings]
+        rows: list[Any] = [asdict(finding) for finding in findings]
         parts: list[Any] = [asdict(each) for each in NOT_MODELLED]
         print_event(DoctorFinished(backends=backends, findings=rows, not_modelled=parts))
     if recipe and any(finding.state is not State.OK for finding in findings):

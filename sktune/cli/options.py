@@ -37,7 +37,6 @@ Address = Annotated[str | None, typer.Option(help="Of the Ray cluster; by defaul
 UntilConverged = Annotated[
     bool, typer.Option("--until-converged", help="Stop when no plan is expected to save another 0.5% of the step.")
 ]
-UntilSettled = Annotated[bool, typer.Option("--until-settled", hidden=True)]
 """The former name of ``--until-converged``."""
 Rehearse = Annotated[
     bool,

@@ -54,7 +54,6 @@ def search(
         str, typer.Option("--strategy", "--sampler", help=f"{', '.join(STRATEGIES)}, or module:function.")
     ] = "partition",
     until_converged: arg.UntilConverged = False,
-    until_settled: arg.UntilSettled = False,
     workers: arg.Workers = None,
     engine: arg.Engine = "local",
     address: arg.Address = None,
@@ -89,7 +88,7 @@ def search(
         model or ANY_MODEL * bool(models), trials, study, storage, runs, strategy, space, compile_timeout, scale,
         weights, dtype, backend, device, batch, context, seed, constants, profile,
         None if time_budget is None else parse_duration(time_budget), proxy_layers,
-        until_converged=until_converged or until_settled, recipe=recipe, verify_steps=verify_steps, join=join,
+        until_converged=until_converged, recipe=recipe, verify_steps=verify_steps, join=join,
         take_over=take_over, standby=standby, try_inexact=try_inexact, trust=trust, engine=engine, address=address,
         workers=workers,
     )  # fmt: skip

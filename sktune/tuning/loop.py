@@ -23,7 +23,6 @@ from sktune.core.events.search import (
     CoresChosen,
     NoiseFloor,
     SearchStarted,
-    Settled,
     SpaceExhausted,
     StandingBy,
     StudyFinished,
@@ -356,8 +355,7 @@ class _Search:
         self._study.remember(expected_gain_left=left)
         threshold = max(CONVERGED_GAIN, noise_floor)
         if left < threshold:
-            for kind in (Converged, Settled):
-                self._emit(kind(trials=finished, expected_gain_left=left, threshold=threshold))
+            self._emit(Converged(trials=finished, expected_gain_left=left, threshold=threshold))
         return left < threshold
 
     def _floor_is_due(self, finished: int) -> bool:

@@ -128,7 +128,7 @@ class Rehearsal:
         return {
             "recipe": self.recipe.name,
             "can_start": self.can_start,
-            "findings": [{**asdict(finding), "mend": finding.fix} for finding in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
             "stand_ins": list(start.stand_ins),
             "decode": start.decode.function,
             "ranks": self.recipe.all_ranks,

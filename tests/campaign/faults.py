@@ -25,6 +25,7 @@ KINDS: Mapping[str, Kind] = {
     "disk full": Kind(("disk",), weight=4),
     "temporary disk full": Kind(("disk",), weight=4),
     "no compiler": Kind(("machine",), COMPILED, weight=12),
+    "later load": Kind(("machine",), weight=4),
     "disk read-only": Kind(("disk",)),
     "disk slow": Kind(("disk",)),
     "storage stalls": Kind(("disk",)),

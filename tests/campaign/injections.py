@@ -329,6 +329,18 @@ def _model(scene: Scene, fault: Fault, usual: Usual) -> Injected:
     return Injected(search, search.end(limit_s(usual)), "environment of the model")
 
 
+def _loaded(scene: Scene, fault: Fault, usual: Usual) -> Injected:
+    """Keep every core busy from that moment on, until the search has ended."""
+    search = scene.start("disturbed")
+    search.reach(fault.moment, usual)
+    way = "" if search.process.poll() is not None else "processes that never wait"
+    with contextlib.ExitStack() as stack:
+        for _ in range((os.cpu_count() or 1) if way else 0):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(process.kill)
+        return Injected(search, search.end(limit_s(usual)), way)
+
+
 _INJECTIONS: Mapping[str, Injection] = {
     "disk full": _full,
     "temporary disk full": _full,
@@ -355,6 +367,7 @@ _INJECTIONS: Mapping[str, Injection] = {
     "bit in outputs": _model,
     "bit in state": _model,
     "child stays": _model,
+    "later load": _loaded,
 }
 NEEDS_SHIM = frozenset(
     {"disk read-only", "disk slow", "storage stalls", "few processes", "clock set back", "clock set forward"}

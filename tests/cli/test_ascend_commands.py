@@ -61,7 +61,7 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     event = json.loads(done.stdout.splitlines()[-1])
     assert event["event"] == "doctor_finished"
     assert {"inductor", "sim"} <= set(event["backends"])
-    assert all(row["fix"] == row["mend"] for row in event["findings"] if row["state"] != "ok")
+    assert all(row["fix"] for row in event["findings"] if row["state"] != "ok")
     assert "how to get it" in done.stderr
 
 

@@ -144,7 +144,7 @@ def studies(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     space.write_text(FEW_PLANS)
     searches = {
         "schema-a": ("--trials", "2", "--proxy-layers", "1"),
-        "schema-b": ("--until-settled", "--time-budget", "60s", "--strategy", "bottom-up", "--space", str(space)),
+        "schema-b": ("--until-converged", "--time-budget", "60s", "--strategy", "bottom-up", "--space", str(space)),
     }
     for study, options in searches.items():
         done = sktune_process("search", *SIM, "--study", study, "--runs", str(runs), "--json", *options)

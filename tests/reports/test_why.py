@@ -14,9 +14,7 @@ from sktune.core.plan import Plan
 from sktune.core.space import NEW, OptionRules, SpaceSpec, bind
 from sktune.reports.why import Experiment, explain
 from sktune.samplers.partition import Outlook
-from sktune.study.facts import StudyFacts
 from sktune.study.strategy import distributions
-from sktune.tuning.request import Request
 from tests.builders import decoder_layout
 from tests.projects import long_gaps
 
@@ -115,28 +113,12 @@ def test_a_search_until_converged_reports_the_expected_gain_left(tmp_path: Path)
         trials=60,
         listener=events.append,
     )
-    settled = [event for event in events if event["event"] == "settled"]
-    assert settled
     converged = [event for event in events if event["event"] == "converged"]
-    assert settled == [{**event, "event": "settled"} for event in converged]
-    for event in settled:
+    assert converged
+    for event in converged:
         assert isinstance(event["expected_gain_left"], float)
         assert isinstance(event["threshold"], float)
         assert event["expected_gain_left"] < event["threshold"]
-
-
-def test_the_former_name_of_until_converged_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Python as on the command line."""
-    requests: list[Request] = []
-
-    def search(request: Request, *_: object) -> sktune.SearchResult:
-        requests.append(request)
-        return sktune.SearchResult("study", request.runs, (), None, None, StudyFacts())
-
-    monkeypatch.setattr("sktune.tuning.fewer_layers.search", search)
-    sktune.search("llama", until_settled=True)
-    sktune.search("llama", until_converged=True)
-    assert [request.until_converged for request in requests] == [True, True]
 
 
 @pytest.mark.parametrize("strategy", ["partition", "tpe"])

@@ -14,7 +14,6 @@ from sktune.core.events.search import (
     NoiseFloor,
     PlanVerified,
     SearchStarted,
-    Settled,
     SpaceExhausted,
     StandingBy,
     TargetReady,
@@ -115,12 +114,6 @@ def _(event: TimeBudgetSpent) -> Sequence[str]:
 def _(event: Converged) -> Sequence[str]:
     left, threshold = event.expected_gain_left, event.threshold
     return [f"converged: more trials are expected to save {left:.2%}, less than the threshold of {threshold:.2%}"]
-
-
-@lines_of.register
-def _(event: Settled) -> Sequence[str]:
-    del event  # the same as Converged, which comes before it
-    return ()
 
 
 @lines_of.register

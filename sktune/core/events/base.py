@@ -25,14 +25,10 @@ class Event:
 
     event: ClassVar[str]
     """Its name for programs, whose meaning never changes."""
-    was: ClassVar[str | None] = None
-    """Its former name, if it was renamed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as a dictionary, for listeners and ``--json``; figures may be infinite or NaN."""
         result: dict[str, Any] = {"event": self.event}
-        if self.was:
-            result["was"] = self.was
         for key in fields(self):
             value = getattr(self, key.name)
             if key.default is MISSING or value != key.default:

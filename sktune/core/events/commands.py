@@ -71,7 +71,6 @@ class FindingShown(TypedDict):
         state: whether it is met.
         found: what was found.
         fix: how to meet it; empty if it is met.
-        mend: deprecated, the former name of ``fix``.
     """
 
     backend: str
@@ -79,7 +78,6 @@ class FindingShown(TypedDict):
     state: str
     found: str
     fix: str
-    mend: Annotated[str, ("deprecated", True)]
 
 
 class FittedShown(TypedDict):

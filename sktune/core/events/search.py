@@ -233,13 +233,6 @@ class Converged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled(Converged):
-    """Deprecated, the former name of `converged`: it follows that event with the same keys."""
-
-    event: ClassVar[str] = "settled"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBudgetSpent(Event):
     """There is no time for another trial.
 
@@ -389,6 +382,6 @@ class ModelsFinished(Event):
 
 SEARCH_EVENTS: tuple[type[Event], ...] = (
     StandingBy, SearchStarted, CoresChosen, TargetReady, NoiseFloor, TrialStarted, TrialStage, TrialFinished,
-    SpaceExhausted, Converged, Settled, TimeBudgetSpent, FinalStarted, FinalStage, PlanVerified, StudyFinished,
+    SpaceExhausted, Converged, TimeBudgetSpent, FinalStarted, FinalStage, PlanVerified, StudyFinished,
     ProxyFinished, ModelsFinished,
 )  # fmt: skip

@@ -211,7 +211,6 @@ class StudyShown(StudyResult):
     """
 
     event: ClassVar[str] = "study_shown"
-    was: ClassVar[str | None] = "study"
     incumbent: Incumbent | None
     blamed: Mapping[str, Count]
     final: Sequence[FinalRow]
