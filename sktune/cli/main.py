@@ -2,9 +2,9 @@
 
 import errno
 import logging
+import os
 import re
 import sys
-from contextlib import suppress
 from itertools import pairwise
 
 import typer
@@ -79,9 +79,13 @@ def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:
     message = " ".join(message.split())
     if len(message) > MAX_MESSAGE:
         message = f"{message[:MAX_MESSAGE]}..."
-    if _wants_json():
-        with suppress(OSError):  # standard output may be what failed
+    try:
+        if _wants_json():
             print_failure(message, exit_code, stopped=stopped)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # what could not be written must not fail again when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     prefix = "" if stopped else "error: "
     Terminal(stderr=True).print(escape(prefix + message), highlight=False, soft_wrap=True)
     sys.exit(exit_code)
