@@ -11,7 +11,7 @@ import pytest
 
 from sktune.ascend.cann_log import MAX_LINE_LENGTH, explain_files
 from sktune.ascend.ge_graph import read_ge_graph
-from sktune.core.errors import BadInputError, ProfileError, StudyError, TargetError
+from sktune.core.errors import BadInputError, ProfileError, SktuneError, TargetError
 from sktune.core.files import without_spaces
 from sktune.core.plain_data import finite, load_yaml
 from sktune.profiling.readers.reading import read_profile
@@ -134,7 +134,7 @@ def test_a_storage_is_shown_without_its_password(url: str) -> None:
 )  # fmt: skip
 def test_no_error_of_a_storage_has_the_password(url: str) -> None:
     """Whether the driver, the port or the server is missing."""
-    with pytest.raises(StudyError) as failure:
+    with pytest.raises(SktuneError) as failure:
         TuningStudy.open("s", url, create=True)
     assert "hunter2" not in str(failure.value)
     assert len(str(failure.value).splitlines()) == 1

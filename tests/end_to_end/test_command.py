@@ -40,7 +40,7 @@ FEW_STEPS = ("--verify-steps", "256")
         (["search", "--model", "llama", "--constants", "a3.yaml"], "add --backend sim"),
         (["search", "--model", "llama", "--time-budget", "10 minutes"], "a time such as 90s, 3m, 1h or 1h30m"),
         (["search", "--model", "llama", "--strategy", "botom-up"], "did you mean 'bottom-up'"),
-        (["search", "--model", "llama", "--study", ""], "--study must not be empty"),
+        (["search", "--model", "llama", "--study", ""], "the value after --study is empty"),
         (["compare", "nothing"], "there is no study"),
         (["calibrate", "nothing.csv"], "nothing.csv"),
         (["search", "--model", "deepseek-v3", "--weights", "."], "no config.json there"),

@@ -267,7 +267,7 @@ def test_a_standby_outlasts_a_restart_of_the_server(counted: Scene, server: Serv
     live.await_event("trial_finished", 3)
     server.stop()
     try:
-        assert live.end() == 2
+        assert live.end() == 1
     finally:
         server.start()
     assert "the study's storage failed" in live.errors().splitlines()[-1]
