@@ -88,7 +88,11 @@ Trials = Annotated[
     int | None, typer.Option(help="Total number of trials of the study; by default 40, or no limit with --time-budget.")
 ]
 VerifySteps = Annotated[
-    int, typer.Option(help="Decode steps on which the winner is compared with the baseline, bit for bit.")
+    int,
+    typer.Option(
+        help="Decode steps on which the winner is compared with the baseline, bit for bit. "
+        "By default 256 suffice if it is exact by construction."
+    ),
 ]
 ProxyLayers = Annotated[
     int | None, typer.Option(help="Search a model with this many layers of each kind first, then try its best plans.")

@@ -20,8 +20,8 @@ smaller than the doubt of 5% that the bound leaves (``benchmarks/exact_plans.py`
 
 
 def steps_needed(steps: int, is_exact: bool) -> int:
-    """Return how many steps a plan is compared on where ``steps`` are wanted: fewer if it is exact by construction."""
-    return min(steps, EXACT_VERIFY_STEPS) if is_exact and steps <= DEFAULT_VERIFY_STEPS else steps
+    """Return how many steps a plan is compared on: fewer than the default if it is exact by construction."""
+    return EXACT_VERIFY_STEPS if is_exact and steps == DEFAULT_VERIFY_STEPS else steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Verification:
         return -expm1(log1p(-CONFIDENCE) / steps) if steps else 1.0
 
     def suffices(self, steps: int) -> bool:
-        """Return whether as many steps were compared as are needed where ``steps`` are wanted."""
+        """Return whether as many steps were compared as ``steps_needed`` asks for."""
         return self.steps >= steps_needed(steps, self.is_exact)
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from sktune.core.errors import OutOfTimeError, SktuneError
-from sktune.runners.base import DurationEstimates, Job, JudgeRequest, Opened, Runner
+from sktune.runners.base import DurationEstimates, JudgeRequest, Opened, Runner, RunnerJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RunnerCall:
     """
 
     number: int
-    job: Job[Any]
+    job: RunnerJob[Any]
     deadline_s: float = math.inf
 
 

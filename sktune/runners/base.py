@@ -1,6 +1,6 @@
 """The interface of every runner: it opens a target, judges plans one by one, and compares the best.
 
-What a runner can be asked for is a ``Job``: a value, which goes to whichever worker is to do it.
+What a runner can be asked for is a ``RunnerJob``: a value, which goes to whichever worker is to do it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +26,10 @@ NamedPlan = tuple[str, Plan]
 
 Report = Callable[[str], None]
 """Called with each stage as it begins; see ``sktune.core.outcome.Stage``."""
+
+
+def silent(stage: str) -> None:
+    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +280,7 @@ class Runner(Protocol):
         ...
 
 
-class Job(Protocol[T_co]):
+class RunnerJob(Protocol[T_co]):
     """What one worker is asked for. A frozen value that can be pickled."""
 
     def run(self, runner: Runner, report: Report, /) -> T_co:

@@ -160,7 +160,7 @@ class Finals:
             try:
                 # References are shown for comparison only, and need no interval over processes.
                 is_followed = number < self._processes and self._workers() == 1
-                request = CompareRequest(plans, number, references and number == 1, is_followed)
+                request = CompareRequest(plans, number, references=references and number == 1, is_followed=is_followed)
                 left_s = longest_s * (self._processes + 1 - number) or None
                 part = f"comparing, process {number} of {self._processes}"
                 compared = self._runner.compare(request, self._reporting(part, left_s))

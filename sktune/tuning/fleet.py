@@ -23,7 +23,7 @@ from sktune.engines.base import (
     StageBegan,
     Worker,
 )
-from sktune.runners.base import Job, Opened, OpenTarget, Report
+from sktune.runners.base import Opened, OpenTarget, Report, RunnerJob, silent
 from sktune.tuning.health import dissenters, limit_ms
 
 T = TypeVar("T")
@@ -33,10 +33,6 @@ QUORUM = 3
 MAX_STRIKES = 2
 REJOIN_S = 60.0
 """How long to wait for a worker when all are lost: their machines may come back."""
-
-
-def ignored(stage: str) -> None:
-    """Take a stage, and do nothing."""
 
 
 class WorkerLostError(BackendError):
@@ -71,7 +67,7 @@ class Fleet:
         self._opened: dict[Worker, Opened] = {}
         self._busy: dict[int, Worker] = {}
         self._answers: dict[int, Answered | Raised | Lost | Dismissed | None] = {}
-        self._report: Report = ignored
+        self._report: Report = silent
         self._listener: OnEvent = lambda event: None
         self._strikes: Counter[str] = Counter()
         self._slow: Counter[str] = Counter()
@@ -109,7 +105,7 @@ class Fleet:
         """Whether there is a worker, idle or not, on another die than those to ``avoid``."""
         return any(worker.die not in avoid for worker in self._opened)
 
-    def submit(self, worker: Worker, job: Job[Any], deadline_s: float = math.inf) -> int:
+    def submit(self, worker: Worker, job: RunnerJob[Any], deadline_s: float = math.inf) -> int:
         """Have a worker do a job, and return the call's number."""
         call = RunnerCall(next(self._numbers), job, deadline_s)
         self._busy[call.number] = worker
@@ -126,7 +122,7 @@ class Fleet:
         """Whether there can be several workers."""
         return self._is_shared
 
-    def ask(self, job: Job[T], report: Report = ignored, avoid: Collection[str] = ()) -> tuple[T, Worker]:
+    def ask(self, job: RunnerJob[T], report: Report = silent, avoid: Collection[str] = ()) -> tuple[T, Worker]:
         """Have any worker do a job, and return its answer and the worker; if it is lost, another one does it.
 
         None on the dies to ``avoid`` is chosen if there is another.

@@ -24,7 +24,7 @@ from sktune.core.space import SpaceSpec
 from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
 from sktune.measure.placement import Placement
 from sktune.runners import make_runner
-from sktune.runners.base import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest
+from sktune.runners.base import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest, silent
 from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, TargetSpec
@@ -112,7 +112,7 @@ class RecheckRequest:
             raise BadInputError(f"--verify-steps must be at least 1; got {self.verify_steps}")
 
 
-def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Recheck:
+def recheck(request: RecheckRequest, report: Report = silent) -> Recheck:
     """Check code, bits and speed of the plan in a file.
 
     Args:

@@ -45,7 +45,8 @@ class Request:
         until_converged: whether to stop once no plan is expected to save much more.
         layers: layers of each kind to which the model is reduced; None for all.
         exact_starting_points: whether to try all starting points first and unchanged, whatever the strategy.
-        verify_steps: decode steps on which the winner is compared with the baseline, bit for bit.
+        verify_steps: decode steps on which the winner is compared with the baseline, bit for bit; of the default, a
+            plan that is exact by construction needs ``EXACT_VERIFY_STEPS``.
         time_budget_s: maximum seconds for this call, start and reports included; None for no limit.
         join: whether to work on a study of ``storage`` that another search is running.
         try_inexact: whether to search also option values that may change bits.

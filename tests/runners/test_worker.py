@@ -1,6 +1,10 @@
 """The worker runner: what it passes to workers, and how it handles their answers."""
 
+import itertools
+import os
 import resource
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.runners.base import CompareRequest, JudgeRequest, NamedPlan, Report, RunnerSetup
 from sktune.runners.worker.client import WorkerRunner
+from sktune.runners.worker.process import WorkerProcess
 from sktune.targets import PresetSpec, describe
 from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
@@ -93,6 +98,29 @@ def test_temporary_files_of_a_killed_compiler_are_deleted(
     assert not Path((tmp_path / "headers").read_text()).is_relative_to(Path((tmp_path / "made").read_text()).parent)
 
 
+def test_memory_is_limited_when_the_target_is_opened(
+    tmp_path: Path, compile_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To what is available then: when its process was started, another worker may still have held a model."""
+    monkeypatch.delenv(warm.ADDRESS)
+    monkeypatch.setattr("sktune.runners.worker.process.SERVER", "sktune.runners.worker.server")  # imports torch last
+    request = Request("llama")
+    spec, preset = request.target()
+    with WorkerRunner(RunnerSetup(spec, space_spec(request, spec, preset), tmp_path, compile_cache, 60)) as worker:
+        assert worker._worker
+        process = Path(f"/proc/{worker._worker._tree.pid}")
+
+        def limit() -> str:
+            return (process / "limits").read_text().partition("Max data size")[2].split()[0]
+
+        until_s = time.monotonic() + 60
+        while "libtorch" not in (process / "maps").read_text() and time.monotonic() < until_s:
+            time.sleep(0.1)
+        assert limit() == "unlimited"
+        worker.open()
+        assert int(limit()) > 0
+
+
 @pytest.fixture
 def runner(tmp_path: Path, compile_cache: Path) -> Iterator[tuple[WorkerRunner, Plan]]:
     """Return the runner of a model, and a plan whose scopes have no fault."""
@@ -117,6 +145,33 @@ def test_measuring_may_take_longer_than_a_stage_while_the_worker_is_alive(
 
     rows = worker.compare(CompareRequest([("1", plan)]), report).rows
     assert [row.name for row in rows] == ["baseline", "baseline again", "1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["cannot be started", "ends early"])
+def test_a_comparison_does_not_depend_on_the_next_worker(
+    runner: tuple[WorkerRunner, Plan], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """It is started while plans are compiled; if that fails, or it dies, another one is started in time."""
+    worker, plan = runner
+    started, starts = worker._started, itertools.count(1)
+
+    def start() -> WorkerProcess:
+        if next(starts) == 2 and fault == "cannot be started":
+            raise BackendError("the worker cannot be started: Too many open files")
+        return started()
+
+    def report(stage: str) -> None:
+        if fault == "ends early" and stage == "measure" and worker._next:
+            os.kill(worker._next._tree.pid, signal.SIGKILL)
+            worker._next._tree.wait(10)
+
+    monkeypatch.setattr(worker, "_started", start)
+    for number in (1, 2):
+        rows = worker.compare(CompareRequest([("1", plan)], number, is_followed=number == 1), report).rows
+        assert [row.name for row in rows] == ["baseline", "baseline again", "1"]
+        assert not (worker._folder / "logs" / f"final-{number}-1.log").exists()  # nothing had to be compared again
+    assert next(starts) == 4
 
 
 def test_a_trial_keeps_its_figure_if_time_runs_out_while_scopes_are_timed(

@@ -5,6 +5,7 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -33,6 +34,7 @@ from sktune.runners.base import (
     RunnerSetup,
     RunnerTraits,
     VerifyRequest,
+    silent,
 )
 from sktune.runners.explain import explained
 from sktune.runners.machine import refuse_failure_of_machine, rename_old
@@ -57,10 +59,6 @@ MIN_RUN_TIMEOUT_S = 60.0
 """Verifying and measuring take seconds; a step that hangs, or a worker that does nothing while it opens a model, is
 killed after this, or the compile timeout if longer."""
 MIN_FINALIST_S = 0.01
-
-
-def _silent(stage: str) -> None:
-    pass
 
 
 class WorkerRunner:
@@ -210,7 +208,7 @@ class WorkerRunner:
         """Compare the baseline with a second copy of itself; see ``Runner.sample_noise_floor``."""
         self.open()
         log = f"floor-{before_trial:04d}.log"
-        sample = self._answer("floor", _silent, log=log, do="floor", before_trial=before_trial)["floor"]
+        sample = self._answer("floor", silent, log=log, do="floor", before_trial=before_trial)["floor"]
         return NoiseFloorSample.from_dict(sample) if sample else None
 
     def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
@@ -251,15 +249,16 @@ class WorkerRunner:
     def _starting_next(self, report: Report) -> Report:
         """Return a report that also starts the next worker while plans are compiled, and stops it during measurements.
 
-        Its imports take more than half of the time until it has opened a small model.
+        Its imports take more than half of the time until it has opened a small model. If it cannot be started now,
+        that is tried again when it is needed.
         """
-
         if self._backend.needs_fresh_process or self._backend.is_simulated:
             return report
 
         def starting(stage: str) -> None:
             if stage == Stage.COMPILE and self._next is None:
-                self._next = self._started()
+                with suppress(BackendError):
+                    self._next = self._started()
             if self._next is not None:
                 self._next.pause(is_paused=stage == Stage.MEASURE)
             report(stage)
@@ -312,7 +311,10 @@ class WorkerRunner:
         )
 
     def _start(self) -> None:
-        self._worker, self._next = self._next or self._started(), None
+        self._worker, self._next = self._next, None
+        if self._worker is None or self._worker.has_ended:
+            self._end_worker()
+            self._worker = self._started()
         self._worker.pause(is_paused=False)
 
     def _started(self) -> WorkerProcess:

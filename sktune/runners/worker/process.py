@@ -135,6 +135,11 @@ class WorkerProcess:
         os.close(self._requests)
         os.close(self._answers)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended, and all that it started."""
+        return self._tree.poll() is not None
+
     def pause(self, *, is_paused: bool) -> None:
         """Stop the process, or let it go on: while another one measures, it must not compute."""
         with suppress(ProcessLookupError):  # the next request shows that it has died

@@ -74,6 +74,7 @@ class Session:
         """Load the model, trace its layout, capture and record the baseline."""
         from sktune.measure.devices import ran_out_of_memory
 
+        limit_memory()  # only now: while this process was started, another worker may have held a model
         try:
             self._open(request)
         except Exception as failure:
@@ -286,7 +287,6 @@ def import_early(backend: str) -> float:
 def main() -> None:
     """Serve the client on the file descriptors in ``argv``."""
     end_with_parent()
-    limit_memory()
     use_scratch()
     faulthandler.enable()
     logging.basicConfig(level=logging.INFO)
