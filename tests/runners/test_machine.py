@@ -177,3 +177,20 @@ def test_without_a_compiler_no_plan_is_to_blame(
         assert "\n" not in str(refused.value)
         monkeypatch.undo()
         assert runner.judge(JudgeRequest(plans["sound"], "trial-0000.log"), lambda stage: None).speedup
+
+
+@pytest.mark.slow
+def test_a_compiler_that_hangs_blames_no_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next worker tries one operator before a timeout is stored."""
+    monkeypatch.delenv(warm.ADDRESS)
+    monkeypatch.setattr("sktune.runners.worker.client.MIN_RUN_TIMEOUT_S", 12.0)
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\nexec sleep 600\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with faulty("flips_a_bit", tmp_path, tmp_path / "cache") as (runner, plans):
+        runner._compile_timeout_s = 5.0
+        with pytest.raises(MachineError, match="one operator does not compile either: compile did not end within 12 s"):
+            runner.judge(JudgeRequest(plans["sound"], "trial-0000.log"), lambda stage: None)
+        monkeypatch.undo()
+        assert runner.judge(JudgeRequest(plans["sound"], "trial-0000.log"), lambda stage: None).speedup

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from sktune.backends import backend_info
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, OutOfTimeError, TargetError, first_line
+from sktune.core.errors import BackendError, MachineError, OutOfTimeError, TargetError, first_line
 from sktune.core.files import real_path
 from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Outcome, Reason, Stage
@@ -37,7 +37,7 @@ from sktune.runners.base import (
     silent,
 )
 from sktune.runners.explain import explained
-from sktune.runners.machine import refuse_failure_of_machine, rename_old
+from sktune.runners.machine import MEND_MACHINE, refuse_failure_of_machine, rename_old
 from sktune.runners.worker.cache_size import trim
 from sktune.runners.worker.process import (
     StageTimeoutError,
@@ -57,7 +57,7 @@ LOGGED = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED)
 """Failures that the logs of compiler and runtime may explain."""
 MIN_RUN_TIMEOUT_S = 60.0
 """Verifying and measuring take seconds; a step that hangs, or a worker that does nothing while it opens a model, is
-killed after this, or the compile timeout if longer."""
+killed after this, or the compile timeout if longer; so is one that compiles a single operator to try the machine."""
 MIN_FINALIST_S = 0.01
 
 
@@ -131,6 +131,8 @@ class WorkerRunner:
         outcome = self._judge(request, report)
         if outcome.reason in LOGGED:
             self._refuse_failure_of_machine(request.log)
+        if outcome.reason is Reason.TIMEOUT and outcome.stage is Stage.COMPILE:
+            self._refuse_compiler_that_hangs(request.log)
         outcome = self._explained(outcome, request.plan)
         return replace(outcome, noise=self._noise(outcome.noise)) if outcome.speedup else outcome
 
@@ -156,6 +158,19 @@ class WorkerRunner:
     def _refuse_failure_of_machine(self, log: str) -> None:
         folders = (self._folder, self._setup.cache, Path(tempfile.gettempdir()))
         refuse_failure_of_machine([self._folder / "logs" / log], folders)
+
+    def _refuse_compiler_that_hangs(self, log: str) -> None:
+        """Raise ``MachineError`` if one operator does not compile in time either, by the next worker."""
+        if self._backend.needs_fresh_process:
+            return  # it compiles no single operator: its logs name the machine
+        self.open()
+        try:
+            self._answer("sound", silent, log=log, do="check")
+        except BackendError as failure:
+            raise MachineError(
+                f"the machine fails, not the plan: one operator does not compile either: "
+                f"{failure.__cause__ or failure}; {MEND_MACHINE}, or set a longer --compile-timeout"
+            ) from failure
 
     def _judge(self, request: JudgeRequest, report: Report) -> Outcome:
         stage, scope = Stage.COMPILE, ""
@@ -397,7 +412,7 @@ class WorkerRunner:
         is_opening = request["do"] == "open"
 
         def limit_s(stage: str) -> float:
-            is_run = is_opening or stage not in ("start", Stage.COMPILE)
+            is_run = request["do"] in ("open", "check") or stage not in ("start", Stage.COMPILE)
             return max(MIN_RUN_TIMEOUT_S, self._compile_timeout_s) if is_run else self._compile_timeout_s
 
         try:

@@ -102,6 +102,10 @@ class Judge:
         """Where the baseline differs from the uncompiled model; empty if nowhere."""
         return self._verifier.model_difference if self._verifier else ""
 
+    def check_machine(self) -> None:
+        """Compile one operator, if that is cheap; raise what keeps the machine from it."""
+        self._backend.check_machine()
+
     def judge(
         self,
         plan: Plan,

@@ -156,6 +156,12 @@ class Session:
             sys.exit(1)
         self.answer(outcome=outcome.to_dict())
 
+    def do_check(self, request: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Compile one operator."""
+        self._stage("compile")
+        self._judge.check_machine()
+        self.answer(sound=True)
+
     def do_floor(self, request: Mapping[str, Any]) -> None:
         """Compare the baseline with itself."""
         sample = self._judge.sample_noise_floor(request["before_trial"], _sample_sink(request))
