@@ -514,6 +514,9 @@ def test_a_refused_database_says_how_to_export_text(tmp_path: Path) -> None:
     for given in (path, tmp_path):
         with pytest.raises(ProfileError, match=r"export_type=\['text'\].*--type=text"):
             read_profile(given)
+    path.rename(tmp_path / "optuna.db")  # another program's
+    with pytest.raises(ProfileError, match="has no kernel_details"):
+        read_profile(tmp_path)
 
 
 # Conclusions

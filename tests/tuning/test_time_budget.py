@@ -161,7 +161,7 @@ def test_a_budget_of_no_time_is_refused() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
 def test_a_limit_that_is_no_time_is_refused(value: float) -> None:
     """Neither limit compares with it."""
-    with pytest.raises(BadInputError, match="--compile-timeout must be more than 0 seconds"):
+    with pytest.raises(BadInputError, match="--compile-timeout must be a number of seconds, more than 0"):
         Request("llama", compile_timeout_s=value)
     with pytest.raises(BadInputError, match="--time-budget must be"):
         Request("llama", time_budget_s=math.nan if value > 0 else value)

@@ -28,6 +28,8 @@ _STAMP = re.compile(r"(?<!\d)\d{8,}(?!\d)")
 _RANK = re.compile(r"profiler_info_(\d+)\.json")
 MAX_APART_NS = 1_000_000_000
 """Ranks of one run are recorded together; the clocks of hosts, whose files have different folders, differ by less."""
+_DATABASES = ("ascend_pytorch_profiler*.db", "msprof*.db", "*analysis.db")
+"""Names that torch_npu's profiler, msprof and msprof-analyze give to what they export as databases."""
 _AS_TEXT = (
     "export it as text, with torch_npu.profiler.profiler.analyse(FOLDER, export_type=['text']) or "
     "`msprof --export=on --type=text --output=FOLDER`"
@@ -85,7 +87,7 @@ def _exports(folder: Path, left_out: LeftOut) -> list[list[Path]]:
             for folder_of_rank in _without_files(folder, [file for files in latest.values() for file in files]):
                 left_out.say(f"a rank was left out: {folder_of_rank.relative_to(folder)} has no {pattern}")
             return list(latest.values())
-    if any(folder.rglob("*.db")):
+    if any(any(folder.rglob(pattern)) for pattern in _DATABASES):
         raise ProfileError(f"{folder} has only a database export; {_AS_TEXT}")
     raise ProfileError(
         f"{folder} has no kernel_details.csv, op_summary or trace; parse the profile first, or name a file"
@@ -175,7 +177,7 @@ def _opened(path: Path, shown: str, opened: ExitStack) -> "io.BufferedReader[Any
     if not start.decode("utf-8-sig", "replace").lstrip():
         raise ProfileError(f"{shown} is empty; was the profiler stopped before it wrote?")
     if start.startswith(b"SQLite format 3"):
-        raise ProfileError(f"{shown} is a database export; {_AS_TEXT}")
+        raise ProfileError(f"{shown} is a database, not text; if Ascend's profilers exported it, {_AS_TEXT}")
     if b"\0" in start:
         raise ProfileError(f"{shown} is a binary file, not a profile; give a CSV or JSON file of a profiler")
     return stream
