@@ -33,8 +33,8 @@ from sktune.measure import latency
 from sktune.measure.devices import Cpu
 from sktune.measure.latency import Budget
 from sktune.measure.winner import students_t
-from sktune.runners.process_tree import descendants
-from sktune.runners.worker.step_timer import quiet_collector
+from sktune.worker.process_tree import descendants
+from sktune.worker.step_timer import quiet_collector
 
 WINDOW = Budget(seconds=3.0, wait_s=0.0, halfwidth=0.0)
 SEARCH = "import sys, sktune; sktune.search(sys.argv[1], trials=1000, runs=sys.argv[2])"

@@ -32,11 +32,11 @@ from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.placement import Machine, Placement
-from sktune.runners.base import CompareRequest, RunnerSetup
-from sktune.runners.worker.client import WorkerRunner
 from sktune.study.result import SearchResult, stored_result
 from sktune.tuning.prepare import space_spec
 from sktune.tuning.request import Request
+from sktune.worker.jobs import CompareRequest, RunnerSetup
+from sktune.worker.runner import WorkerRunner
 
 STUDY = "busy"
 GOAL_TIME, GOAL_GAIN = 2.5, 0.95

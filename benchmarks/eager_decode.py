@@ -14,12 +14,12 @@ from benchmarks.tiny_configs import tiny_config
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.core.errors import SktuneError, described
 from sktune.core.space import SpaceSpec
-from sktune.runners.worker.judge import Judge
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.static_cache import cache_tensors
 from sktune.targets.tracing import trace_layout
+from sktune.worker.evaluator import PlanEvaluator
 
 CONTEXT, STEPS, LENGTH = 24, 3, 64
 """Tokens before the first decode step, decode steps, and slots of the static cache."""
@@ -103,7 +103,7 @@ def open_as_search(folder: Path) -> int:
     target = load(describe(str(folder))[0])
     layout = trace_layout(target, SpaceSpec())
     backend = InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
-    Judge(target, backend)
+    PlanEvaluator(target, backend)
     return len(layout.units)
 
 

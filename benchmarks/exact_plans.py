@@ -38,13 +38,13 @@ from sktune.core.errors import NotDeterministicError, TargetError
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import CONFIDENCE, EXACT_VERIFY_STEPS
-from sktune.runners.worker.replays import Replay, run_once
-from sktune.runners.worker.step_check import Digester, contexts, replay_of
-from sktune.runners.worker.verifier import Verifier
 from sktune.targets import presets
 from sktune.targets.base import Inputs, Target, decode_inputs
 from sktune.targets.state import complete_state
 from sktune.targets.tracing import trace_layout
+from sktune.worker.replays import Replay, run_once
+from sktune.worker.step_check import Digester, contexts, replay_of
+from sktune.worker.verifier import Verifier
 from tests.backends.random_programs import described, program_of
 
 FIRST_PROGRAMS = (6_000_000, 7_000_000, 8_000_000)

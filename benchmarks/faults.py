@@ -22,8 +22,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sktune.core.events import Event
-from sktune.runners.base import RunnerFactory
 from sktune.tuning.loop import run
+from sktune.worker.jobs import RunnerFactory
 from tests.engines import fault_campaign
 from tests.engines.slow_factory import sleeping, sound
 
@@ -55,7 +55,7 @@ def main(runs: int) -> int:
 
 def on_ray(runs: int) -> int:
     """Search on a real cluster, print a table of wall times, and return the exit code."""
-    from tests.engines.local_cluster import add_host, local_cluster
+    from tests.cluster.local_cluster import add_host, local_cluster
 
     logging.disable(logging.WARNING)
     is_wrong = False

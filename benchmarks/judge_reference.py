@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python -m benchmarks.judge_reference --out benchmarks/results/verification-cpu.md
 
 It reads the data made by ``benchmarks.reference_bits`` and verifies each plan like a finalist of a search
-(``Judge.verify``). ``--cache`` has to be the one that the data were made with, or autotuned plans may compile to other
-code than that of the data; the table says which ones did. All finalists of a model are verified together, so that a
-region which is found to differ in one of them is not checked again in the others, as in a search. Exits with 1 if the
-verification is wrong, see ``violations``, or if a plan compiled to other code.
+(``PlanEvaluator.verify``). ``--cache`` has to be the one that the data were made with, or autotuned plans may compile
+to other code than that of the data; the table says which ones did. All finalists of a model are verified together, so
+that a region which is found to differ in one of them is not checked again in the others, as in a search. Exits with 1
+if the verification is wrong, see ``violations``, or if a plan compiled to other code.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from sktune.backends.base import CompileError
 from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.plan import Plan
 from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
-from sktune.runners.worker.judge import Judge
-from sktune.runners.worker.replays import compare, prepare, record
+from sktune.worker.evaluator import PlanEvaluator
+from sktune.worker.replays import compare, prepare, record
 
 RARE = 700
 """A plan must be rejected if more than 1 step in ``RARE`` differs (issue 26)."""
@@ -111,7 +111,7 @@ def judged(model: Model, data: Mapping[str, Any], steps: int) -> list[Judged]:
     if entry["layout"] != model_opened.layout.digest:
         raise BadInputError(f"{model.name} has other units than in the data")
     plans = {name: Plan.from_dict(row["plan"]) for name, row in entry["plans"].items() if row["plan"]["scopes"]}
-    judge = Judge(model_opened.target, model_opened.backend)
+    judge = PlanEvaluator(model_opened.target, model_opened.backend)
     replays = prepare(model_opened.target)
     recordings = record(judge.baseline, replays)
     quick: dict[str, bool] = {}

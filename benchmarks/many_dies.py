@@ -32,13 +32,13 @@ from benchmarks.search import landscape_source
 from sktune.core.outcome import Outcome
 from sktune.core.space import SearchSpace
 from sktune.engines.base import Began, EngineEvent, OnEvent, RunnerCall, Worker
-from sktune.runners.base import JudgeRequest, Report
 from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
 from sktune.tuning.fleet import WorkerLostError
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from sktune.tuning.trials import Trials
+from sktune.worker.jobs import JudgeRequest, Report
 from tests.engines.fault_campaign import Site
 from tests.engines.faulty_engine import START_S, FaultyEngine, VirtualTime
 from tests.fake_runner import SPACE, FakeRunner, _empty_database

@@ -39,14 +39,14 @@ from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import Cpu
 from sktune.measure.latency import Budget, Contender, Measurement, Samples
 from sktune.measure.noise_floor import Threshold, noise_floor
-from sktune.runners.worker import replays
-from sktune.runners.worker.judge import FLOOR_BUDGET, Judge
-from sktune.runners.worker.step_timer import quiet_collector
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
 from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
+from sktune.worker import replays
+from sktune.worker.evaluator import FLOOR_BUDGET, PlanEvaluator
+from sktune.worker.step_timer import quiet_collector
 
 EXTRA = 0.02
 LOOKS = 3
@@ -212,7 +212,7 @@ def saved(bench: Bench, threshold: Threshold, plans: int) -> Iterator[str]:
 
 def record(bench: Bench, plans: int) -> list[Samples]:
     """Return the samples of ``plans`` plans that keep every bit: starting points, then random ones, each to the end."""
-    judge = Judge(bench.target, bench.backend)
+    judge = PlanEvaluator(bench.target, bench.backend)
     chance = random.Random(0)
     waiting = [bench.space.plan(point.values) for point in bench.space.starting_points]
     tried = {Plan()}

@@ -15,10 +15,10 @@ from typing import Any
 import sktune
 from sktune.backends.installed import device_name
 from sktune.reports.study import final_rows, verdict_line
-from sktune.runners.base import JudgeRequest, RunnerSetup
-from sktune.runners.worker.client import WorkerRunner
 from sktune.study.result import SearchResult
 from sktune.tuning.request import Request
+from sktune.worker.jobs import JudgeRequest, RunnerSetup
+from sktune.worker.runner import WorkerRunner
 
 STAGES = ("compile", "verify", "measure", "observe")
 

@@ -28,10 +28,10 @@ from sktune.backends.installed import device_name, package_version
 from sktune.core.outcome import Speedup
 from sktune.core.plan import Plan
 from sktune.measure.winner import students_t
-from sktune.runners.base import CompareRequest, RunnerSetup
-from sktune.runners.worker.client import WorkerRunner
 from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
+from sktune.worker.jobs import CompareRequest, RunnerSetup
+from sktune.worker.runner import WorkerRunner
 
 SETTINGS: dict[str, dict[str, str]] = {"kept": info.RETAINED_MEMORY, "as glibc adapts itself": {}}
 TOGETHER = FINAL_PROCESSES

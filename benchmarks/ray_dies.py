@@ -1,6 +1,6 @@
 """How many trials a second one search hands out on a real Ray cluster: ``python -m benchmarks.ray_dies --dies 1000``.
 
-The dies are logical: one process of Ray holds many of them, each the actor of ``sktune.engines.die_actor`` with its
+The dies are logical: one process of Ray holds many of them, each the actor of ``sktune.cluster.die_actor`` with its
 thread, as a thousand processes do not fit on a small host. Their runners sleep instead of measuring. The engine, the
 coordinator with its leases and the study (SQLite) are those of a search; proposals are random, which costs little.
 """
@@ -18,19 +18,19 @@ from unittest.mock import patch
 
 import ray
 
+from sktune.cluster.die_actor import DieActor
+from sktune.cluster.host_group import WorkerPlace
+from sktune.cluster.hosts import THREADS, on_host
+from sktune.cluster.ray_engine import RayEngine, _Actor
 from sktune.core.events import Event
 from sktune.core.outcome import Outcome
 from sktune.engines.base import EngineEvent, Worker
-from sktune.engines.cluster import THREADS, on_host
-from sktune.engines.die_actor import DieActor
 from sktune.engines.dies import kind_of
-from sktune.engines.host_group import WorkerPlace
-from sktune.engines.ray_engine import RayEngine, _Actor
-from sktune.runners.base import JudgeRequest, Report, RunnerSetup
 from sktune.tuning.loop import run
+from sktune.worker.jobs import JudgeRequest, Report, RunnerSetup
 from tests.builders import decoder_layout
+from tests.cluster.local_cluster import local_cluster
 from tests.engines import fault_campaign
-from tests.engines.local_cluster import local_cluster
 from tests.fake_runner import FakeRunner
 
 DIES_PER_PROCESS = 50
@@ -125,7 +125,7 @@ def main() -> None:
     with TemporaryDirectory() as folder, local_cluster(1, arguments.dies) as cluster:
         request = fault_campaign.prepared(Path(folder), arguments.trials)
         request = replace(request, engine="ray", address=cluster.address)
-        with patch("sktune.tuning.ray_site.RayEngine", BoxedRayEngine):
+        with patch("sktune.cluster.ray_site.RayEngine", BoxedRayEngine):
             run(request, listen, runner_factory=sleeping)
     spent_s = leased_s[-1] - leased_s[0]
     print(

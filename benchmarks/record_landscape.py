@@ -33,14 +33,14 @@ from sktune.backends.fingerprint import fingerprint  # noqa: E402
 from sktune.core.errors import BadInputError, SktuneError  # noqa: E402
 from sktune.core.plan import Plan  # noqa: E402
 from sktune.core.space import SearchSpace  # noqa: E402
-from sktune.runners.base import (  # noqa: E402
+from sktune.study.claims import locked  # noqa: E402
+from sktune.targets.presets import load_space  # noqa: E402
+from sktune.worker.jobs import (  # noqa: E402
     JudgeRequest,
     Opened,
     RunnerSetup,
 )
-from sktune.runners.worker.client import WorkerRunner  # noqa: E402
-from sktune.study.claims import locked  # noqa: E402
-from sktune.targets.presets import load_space  # noqa: E402
+from sktune.worker.runner import WorkerRunner  # noqa: E402
 
 COMPILE_TIMEOUT_S = 1800.0
 """Long enough that a busy machine does not fail a plan."""

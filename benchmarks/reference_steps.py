@@ -1,6 +1,6 @@
 """Bitwise comparison of decode steps of plans with the baseline's, for the reference.
 
-It shares no code with ``replays`` and ``step_check`` of ``sktune.runners.worker``, which are checked against it. In
+It shares no code with ``replays`` and ``step_check`` of ``sktune.worker``, which are checked against it. In
 each context the baseline runs once, and its inputs, outputs and states are stored. Each plan then runs twice: step
 after step, as in production, where a difference in the state persists; and, once its state has differed, each further
 step separately from the baseline's state, which shows how often a step itself makes a difference.

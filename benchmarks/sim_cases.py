@@ -16,15 +16,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script can only import modules beside it
 
 from benchmarks.real_pairs import PAIRS, Pair, first_use_of_unfused_us, left_out, set_values  # noqa: E402
-from sktune.backends.sim.constants import Constants, load_constants  # noqa: E402
-from sktune.backends.sim.deployment import deploy  # noqa: E402
-from sktune.backends.sim.launch import head_us  # noqa: E402
-from sktune.backends.sim.model import SimulatedStep, StepModel  # noqa: E402
-from sktune.backends.sim.operators import Operator  # noqa: E402
-from sktune.backends.sim.superkernel import busy_us  # noqa: E402
-from sktune.backends.sim.trace import ATTENTION, trace_operators  # noqa: E402
 from sktune.core.layout import Layout  # noqa: E402
 from sktune.core.plan import Plan, Scope  # noqa: E402
+from sktune.sim.constants import Constants, load_constants  # noqa: E402
+from sktune.sim.deployment import deploy  # noqa: E402
+from sktune.sim.launch import head_us  # noqa: E402
+from sktune.sim.model import SimulatedStep, StepModel  # noqa: E402
+from sktune.sim.operators import Operator  # noqa: E402
+from sktune.sim.superkernel import busy_us  # noqa: E402
+from sktune.sim.trace import ATTENTION, trace_operators  # noqa: E402
 from sktune.targets import PresetSpec  # noqa: E402
 from sktune.targets.loading import load  # noqa: E402
 from sktune.targets.presets import load_preset  # noqa: E402

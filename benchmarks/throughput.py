@@ -92,10 +92,10 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
     from sktune.backends.inductor import backend as inductor
     from sktune.backends.inductor import searched_regions
     from sktune.program.sktune_program.inductor import cpp_wrapper
-    from sktune.runners.worker.replays import prepare, record
     from sktune.targets.base import decode_inputs
     from sktune.targets.loading import load
     from sktune.targets.tracing import trace_layout
+    from sktune.worker.replays import prepare, record
 
     torch.set_grad_enabled(False)
     spec, preset = Request(model).target()

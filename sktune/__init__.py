@@ -58,7 +58,7 @@ def search(
     from sktune.tuning.request import Request
 
     if "rehearse" in options:
-        raise BadInputError("a rehearsal has no result; use sktune.tuning.rehearsal.rehearse, or `--rehearse`")
+        raise BadInputError("a rehearsal has no result; use sktune.recipes.rehearsal.rehearse, or `--rehearse`")
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")

@@ -11,7 +11,7 @@ if __name__ == "__main__":
 import sktune.cli
 from sktune.agents import jobs, mcp_server
 from sktune.backends import info
-from sktune.runners.worker import process
+from sktune.worker import process
 
 COMMAND = (sys.executable, "-P", "-m", "tests.command")
 

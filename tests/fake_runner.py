@@ -18,7 +18,12 @@ from sktune.core.verification import Verification
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.winner import BASELINE, BASELINE_REPEAT
-from sktune.runners.base import (
+from sktune.study.result import SearchResult
+from sktune.study.study import TuningStudy, sqlite_url
+from sktune.tuning.loop import run
+from sktune.tuning.request import Request
+from sktune.tuning.time_budget import TimeBudget
+from sktune.worker.jobs import (
     CompareRequest,
     DurationEstimates,
     JudgeRequest,
@@ -30,11 +35,6 @@ from sktune.runners.base import (
     RunnerTraits,
     VerifyRequest,
 )
-from sktune.study.result import SearchResult
-from sktune.study.study import TuningStudy, sqlite_url
-from sktune.tuning.loop import run
-from sktune.tuning.request import Request
-from sktune.tuning.time_budget import TimeBudget
 from tests.builders import decoder_layout
 
 LAYERS = decoder_layout(("dense", "moe"), ("self_attn", "mlp"), outside=False)

@@ -16,16 +16,16 @@ from dataclasses import replace
 from functools import partial
 
 from sktune.measure.latency import Budget
-from sktune.runners.worker import judge, server
+from sktune.worker import evaluator, server
 
-judge.SHORTLIST_BUDGET = replace(judge.SHORTLIST_BUDGET, seconds=1.0, wait_s=0.2)
-judge.FINAL_BUDGET = replace(judge.FINAL_BUDGET, seconds=1.5, wait_s=0.5)
-judge.FLOOR_BUDGET = replace(judge.FLOOR_BUDGET, seconds=0.4, wait_s=0.2)
+evaluator.SHORTLIST_BUDGET = replace(evaluator.SHORTLIST_BUDGET, seconds=1.0, wait_s=0.2)
+evaluator.FINAL_BUDGET = replace(evaluator.FINAL_BUDGET, seconds=1.5, wait_s=0.5)
+evaluator.FLOOR_BUDGET = replace(evaluator.FLOOR_BUDGET, seconds=0.4, wait_s=0.2)
 
 
 def main() -> None:
     """Serve the client."""
-    vars(judge)["Budget"] = partial(Budget, seconds=0.6, wait_s=0.2)
+    vars(evaluator)["Budget"] = partial(Budget, seconds=0.6, wait_s=0.2)
     server.STARTED_S = time.perf_counter()
     server.main()
 

@@ -5,6 +5,7 @@ import graphlib
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,35 +17,47 @@ from sktune.cli.app import MODULE_OF, app, load
 
 PACKAGE = Path(sktune.__file__).parent
 
-LAYERS = (
+ROAD = (
     {"program"},
     {"core"},
-    {"ascend", "measure", "profiling", "learning", "source"},
+    {"ascend", "measure", "learning"},
     {"targets", "backends"},
-    {"samplers", "study", "reports", "runners", "engines"},
-    {"tuning", "analysis", "visualization"},
-    {"agents", "server", "cli"},
+    {"samplers", "study", "reports", "worker", "engines"},
+    {"tuning", "visualization"},
+    {"cli"},
 )
-"""Packages from the bottom up: each may import those of the layers below it."""
+"""Packages that a search passes, from the bottom up: each may import those of the layers below it."""
 WITHIN_A_LAYER = {
-    ("profiling", "ascend"), ("backends", "targets"), ("reports", "study"), ("reports", "samplers"),
-    ("engines", "runners"),
+    ("backends", "targets"), ("reports", "study"), ("reports", "samplers"), ("engines", "worker"),
     ("samplers", "study"),  # the study defines the interface of a strategy, but does not know the strategies
-    ("analysis", "tuning"), ("cli", "agents"), ("cli", "server"),
 }  # fmt: skip
 """Packages in the same layer of which the first may import the second."""
+WINGS: Mapping[str, set[str]] = {
+    "source": set(),
+    "profiling": set(),
+    "recipes": {"source"},
+    "sim": {"profiling"},
+    "cluster": {"recipes"},
+    "analysis": {"source", "recipes", "profiling"},
+    "agents": {"analysis", "recipes"},
+    "server": set(),
+}
+"""Packages that hang on the road, with the other wings that each may import. A wing may import all of the road but the
+command line; the road imports a wing only where it is used: inside of a function, or by its address in a string."""
 NOT_WITHIN_A_PACKAGE = {
-    ("backends.inductor", "backends.npu"), ("backends.inductor", "backends.sim"), ("backends.npu", "backends.inductor"),
-    ("backends.npu", "backends.npugraph_ex"), ("backends.npugraph_ex", "backends.sim"),
-    ("backends.npugraph_ex", "backends.inductor"),
-    ("backends.inductor", "backends.npugraph_ex"), ("backends.npu", "backends.sim"),
-    ("backends.sim", "backends.inductor"),
-    ("runners.worker", "runners.program"), ("runners.program", "runners.worker"),
+    ("backends.inductor", "backends.npu"), ("backends.npu", "backends.inductor"),
+    ("backends.npugraph_ex", "backends.inductor"), ("backends.npu", "backends.npugraph_ex"),
+    ("backends.inductor", "backends.npugraph_ex"),
 }  # fmt: skip
 """Subpackages of the same package of which the first may not import the second."""
 STARTED = {("agents.jobs", "cli"), ("server.serve", "cli")}
 """Modules that start another as a program instead of importing it."""
 AT_THE_TOP = {"__init__.py", "launch.py", "py.typed"}
+
+
+def in_a_wing(name: str) -> bool:
+    """Whether a module is in a wing."""
+    return name.partition(".")[0] in WINGS
 
 
 def module_name(path: Path) -> str:
@@ -56,10 +69,14 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
 
 
-def imported_by(name: str) -> set[str]:
-    """Return the modules of sktune that a module imports, anywhere in it, or names in a string for a later import."""
+def imported_by(name: str, *, at_once: bool = False) -> set[str]:
+    """Return the modules of sktune that a module imports, anywhere in it, or names in a string for a later import.
+
+    ``at_once``: only those that are imported with it.
+    """
     imports: set[str] = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+    tree = ast.parse(MODULES[name].read_text())
+    for node in statements(tree.body) if at_once else ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             is_in_program = name.startswith("program.sktune_program")
             assert not node.level or is_in_program, f"{name} has a relative import"
@@ -76,6 +93,16 @@ def imported_by(name: str) -> set[str]:
     return {imported for imported in imports - {name, ""} if (name, imported) not in STARTED}
 
 
+def statements(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the statements that run when a module is imported, without those that only type checkers read."""
+    for node in body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        yield node
+        if isinstance(node, ast.ClassDef | ast.If | ast.Try | ast.With):
+            yield from statements(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
 def may_import(importer: str, imported: str) -> bool:
     """Whether the tables above allow an import."""
     for one, another in NOT_WITHIN_A_PACKAGE:
@@ -84,15 +111,26 @@ def may_import(importer: str, imported: str) -> bool:
     package, other = importer.partition(".")[0], imported.partition(".")[0]
     if package == other:
         return True
-    level, below = ([index for index, layer in enumerate(LAYERS) if part in layer] for part in (package, other))
+    if package in WINGS:
+        return other in WINGS[package] or other in set().union(*ROAD) - {"cli"}
+    level, below = ([index for index, layer in enumerate(ROAD) if part in layer] for part in (package, other))
     return below < level or (package, other) in WITHIN_A_LAYER
 
 
 @pytest.mark.parametrize("name", sorted(MODULES.keys() - {"", "launch"}))
 def test_imports_point_down(name: str) -> None:
     """However they are written. ``launch`` starts a user's program, and any module that does so may import it."""
-    upward = {imported for imported in imported_by(name) - {"launch"} if not may_import(name, imported)}
+    is_wing = name.partition(".")[0] in WINGS
+    imports = {imported for imported in imported_by(name) - {"launch"} if is_wing or not in_a_wing(imported)}
+    upward = {imported for imported in imports if not may_import(name, imported)}
     assert not upward, f"sktune.{name} imports {', '.join(sorted(upward))}"
+
+
+@pytest.mark.parametrize("name", sorted(name for name in MODULES if not in_a_wing(name)))
+def test_the_road_imports_no_wing_at_once(name: str) -> None:
+    """Only where it is used. The commands' views are those of the commands, which are imported one by one."""
+    wings = {imported for imported in imported_by(name, at_once=True) if in_a_wing(imported)}
+    assert not wings or name.startswith("cli."), f"sktune.{name} imports {', '.join(sorted(wings))}"
 
 
 def test_the_tables_refuse_an_upward_import() -> None:
@@ -101,11 +139,13 @@ def test_the_tables_refuse_an_upward_import() -> None:
         ("core.plan", "measure.latency"),
         ("measure.latency", "learning.history"),
         ("study.study", "reports.study"),
-        ("backends.npu.backend", "backends.sim.model"),
-        ("runners.worker.client", "runners.program.runner"),
+        ("backends.npu.backend", "backends.inductor.regions"),
+        ("server.serve", "sim.model"),
+        ("profiling.analysis", "cli.search"),
     ]
     assert not any(itertools.starmap(may_import, refused))
     assert may_import("cli.search", "core.plan")
+    assert may_import("sim.calibrate", "tuning.prepare")
     assert may_import("backends.npu.backend", "backends.base")
 
 
@@ -173,5 +213,5 @@ def test_no_command_is_imported_with_torch() -> None:
 
 def test_a_worker_starts_without_optuna() -> None:
     """A worker proposes no plans, and the import would slow down each start."""
-    code = "import sys, sktune.runners.worker.server; sys.exit('optuna' in sys.modules)"
+    code = "import sys, sktune.worker.server; sys.exit('optuna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -136,7 +136,7 @@ def _serve(listener: socket.socket) -> None:
 
 def _attend(connection: socket.socket) -> None:
     """Fork what the stand-in asks for; kill what is left of it when either ends."""
-    from sktune.runners import process_tree
+    from sktune.worker import process_tree
 
     length, files, *_ = socket.recv_fds(connection, 10, MAX_FILES)
     request = json.loads(connection.recv(int(length), socket.MSG_WAITALL))
@@ -203,7 +203,7 @@ def _warm_up(modules: Sequence[str]) -> None:
     import gc
 
     gc.disable()
-    from sktune.runners.worker import server
+    from sktune.worker import server
 
     for module in modules:
         importlib.import_module(module)

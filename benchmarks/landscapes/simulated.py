@@ -17,16 +17,16 @@ from benchmarks.landscape import Truth
 from benchmarks.landscapes.failing import Fails
 from benchmarks.landscapes.optimum import Savings, best_tied_saving
 from benchmarks.real_pairs import set_values
-from sktune.backends.sim.constants import Constants, load_constants
-from sktune.backends.sim.deployment import deploy
-from sktune.backends.sim.launch import first_use_us, gaps_us, head_us, superkernel_gaps_us, with_first_uses
-from sktune.backends.sim.operators import Operator
-from sktune.backends.sim.superkernel import busy_us, fuse
-from sktune.backends.sim.trace import trace_operators
 from sktune.core.layout import Layout
 from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Option, Options, Plan
 from sktune.core.space import LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
+from sktune.sim.constants import Constants, load_constants
+from sktune.sim.deployment import deploy
+from sktune.sim.launch import first_use_us, gaps_us, head_us, superkernel_gaps_us, with_first_uses
+from sktune.sim.operators import Operator
+from sktune.sim.superkernel import busy_us, fuse
+from sktune.sim.trace import trace_operators
 from sktune.targets.base import Target
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout

@@ -25,13 +25,14 @@ from sktune.core.events.search import SearchStarted, TargetReady
 from sktune.core.files import real_path, write_text
 from sktune.core.language import LANGUAGES, Language, Sentences
 from sktune.measure.winner import FinalPlan, Verdict
+from sktune.profiling import hints
 from sktune.reports.plan_output import plan_yaml
 from sktune.source.yaml_flag import CAPTURED_MODE, MODE
 from sktune.study.facts import StudyFacts
 from sktune.study.result import BEST_PLAN, SearchResult, backend_of
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.presets import FULL
-from sktune.tuning import fewer_layers, profile_hints
+from sktune.tuning import fewer_layers
 from sktune.tuning.request import Request
 
 FIRST_TRIALS = 8
@@ -113,7 +114,7 @@ def analyze(
     result = _run_search(request, search, guide, began_s)
     study = _study_of(result.study, result.folder)
     if search.profile:
-        study.remember(profile=profile_hints.figures(search.profile))
+        study.remember(profile=hints.figures(search.profile))
     result = replace(result, facts=study.facts)
     options = option_results(result, study.space())
     analysis = _analysis(request, search, result, guide, options, backend_text, spec.sequences)
@@ -181,7 +182,7 @@ class _Guide:
         is_simulated = backend is not None and backend.is_simulated
         source = "simulated" if is_simulated else "traced"
         if self._search.profile:
-            layout, source = profile_hints.with_time_shares(layout, self._search.profile), "profile"
+            layout, source = hints.with_time_shares(layout, self._search.profile), "profile"
         attention = [row.status for row in options if row.option is ScopeOption.ATTENTION and row.trial is not None]
         # A simulation does not compare bits.
         passed = attention[0] in (OptionStatus.PASSED, OptionStatus.SLOWER) if attention and not is_simulated else None

@@ -7,9 +7,10 @@ from typing import Any
 
 from sktune.core.errors import BadInputError, PlanError
 from sktune.core.plan_file import read_plan_file
-from sktune.runners.program.recipe_draft import by_key, data_parallel_groups, read_settings
+from sktune.recipes.recipe_draft import by_key, data_parallel_groups, read_settings
 from sktune.source.apply import named_in, only_yaml, source_change
-from sktune.source.yaml_flag import FLAG, MODE
+from sktune.source.yaml_flag import MODE
+from sktune.targets.recipe import FLAG
 
 SETTINGS = (MODE, FLAG, "batch_size", "next_n")
 """Keys of a recipe's YAML that affect scopes, at any depth of the file."""

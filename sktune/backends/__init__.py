@@ -4,18 +4,21 @@ Other installed packages declare backends as entry points of the group ``sktune.
 of a ``BackendInfo``.
 """
 
+import itertools
 from functools import cache
 from importlib.metadata import entry_points
 
-from sktune.backends.inductor.info import INFO as INDUCTOR
-from sktune.backends.info import BackendInfo
-from sktune.backends.npu.info import INFO as NPU
-from sktune.backends.npugraph_ex.info import INFO as NPUGRAPH_EX
-from sktune.backends.sim.info import CAPTURED as SIM_NPUGRAPH_EX
-from sktune.backends.sim.info import INFO as SIM
+from sktune.backends.info import BackendInfo, attribute_at
 from sktune.core.errors import BadInputError, described, nearest
 
-BUILT_IN = (INDUCTOR, NPU, NPUGRAPH_EX, SIM, SIM_NPUGRAPH_EX)
+BUILT_IN = {
+    "inductor": "sktune.backends.inductor.info:INFO",
+    "npu": "sktune.backends.npu.info:INFO",
+    "npugraph_ex": "sktune.backends.npugraph_ex.info:INFO",
+    "sim": "sktune.sim.info:INFO",
+    "sim-npugraph-ex": "sktune.sim.info:CAPTURED",
+}
+"""Addresses of the descriptions of sktune's own backends, by name; imported on first use."""
 ENTRY_POINTS = "sktune.backends"
 
 
@@ -25,13 +28,17 @@ def backend_info(name: str) -> BackendInfo:
     Raises:
         BadInputError: there is no backend of that name, or another package's cannot be imported.
     """
-    for info in BUILT_IN:  # no need to look at installed packages for these
-        if info.name == name:
-            return info
+    if name in BUILT_IN:  # no need to look at installed packages for these
+        return _built_in(name)
     others = {info.name: info for info in all_backends()}
     if name not in others:
         raise BadInputError(f"there is no backend {name!r}{nearest(name, others)}; install the package that has it")
     return others[name]
+
+
+def _built_in(name: str) -> BackendInfo:
+    info: BackendInfo = attribute_at(BUILT_IN[name])
+    return info
 
 
 @cache
@@ -41,7 +48,7 @@ def all_backends() -> tuple[BackendInfo, ...]:
     Raises:
         BadInputError: another package's backend cannot be imported, is not a ``BackendInfo``, or has a name in use.
     """
-    backends = list(BUILT_IN)
+    backends = [_built_in(name) for name in BUILT_IN]
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         where = f"the backend {point.name!r} ({point.value})"
         try:
@@ -58,4 +65,5 @@ def all_backends() -> tuple[BackendInfo, ...]:
 
 def backend_on(device: str | None) -> BackendInfo:
     """Return the first backend that runs on a device type, or the first of all if none is given."""
-    return next(info for info in all_backends() if device in (None, *info.devices))
+    known = map(_built_in, BUILT_IN)
+    return next(info for info in itertools.chain(known, all_backends()) if device in (None, *info.devices))

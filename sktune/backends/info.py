@@ -96,7 +96,7 @@ class BackendInfo:
         plans_for: the backend that its plans are for, if another: space files use that one's name for options and
             starting points.
         runner: runs its plans for models that sktune builds, ``module:factory``, a
-            ``sktune.runners.base.RunnerFactory``; empty for sktune's worker process.
+            ``sktune.worker.jobs.RunnerFactory``; empty for sktune's worker process.
         settings: fields of ``TargetSpec`` that its class takes as keywords.
         hot_type_options: options that take operator types; they are tried on the types that take the most time.
         compiles_programs: whether sktune compiles the decode step of a recipe's program, instead of the program.

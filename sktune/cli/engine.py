@@ -20,7 +20,7 @@ def check(
     json: arg.Json = False,
 ) -> None:
     """Show what each host of a Ray cluster has, and refuse hosts that differ in what figures depend on."""
-    from sktune.engines.cluster import connected, refuse_mixed, survey  # the extra sktune[ray]
+    from sktune.cluster.hosts import connected, refuse_mixed, survey  # the extra sktune[ray]
 
     spec, _ = Request("llama", backend=backend, device=device).target()  # any model: it is not loaded
     with connected(address):

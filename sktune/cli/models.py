@@ -127,7 +127,7 @@ def doctor(
     from sktune.backends.info import State
 
     if recipe:
-        from sktune.runners.program.recipe_check import examine_recipe
+        from sktune.recipes.recipe_check import examine_recipe
 
         findings = examine_recipe(recipe, python)
         backends = usable_in_program(findings)
@@ -178,7 +178,7 @@ def calibrate(
     json: arg.Json = False,
 ) -> None:
     """Fit the constants of the simulated device to profiles or to a study, for `search --constants`."""
-    from sktune.tuning.calibrate import calibrate_to, calibrate_to_study  # imports torch
+    from sktune.sim.calibrate import calibrate_to, calibrate_to_study  # imports torch
 
     if bool(profiles) == bool(study):
         raise BadInputError("give either profiles or --study NAME")

@@ -141,7 +141,7 @@ def recipe_init(
     json: arg.Json = False,
 ) -> None:
     """Inspect a model's folder and write a recipe for `search --recipe`."""
-    from sktune.runners.program.discover import draft_recipe
+    from sktune.recipes.discover import draft_recipe
 
     draft = draft_recipe(folder, yaml, command)
     try:

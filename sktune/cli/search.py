@@ -16,6 +16,8 @@ from sktune.cli.views.live import following
 from sktune.cli.views.models import models_table, rows_of
 from sktune.cli.views.progress import PlainView
 from sktune.cli.views.search import result_table
+from sktune.cluster.model_list import read_models
+from sktune.cluster.side_by_side import search_all
 from sktune.core.errors import BackendError, BadInputError
 from sktune.core.events import Event, print_event
 from sktune.core.events.analysis import AnalysisFinished
@@ -26,9 +28,7 @@ from sktune.core.exit_codes import ExitCode
 from sktune.core.verification import DEFAULT_VERIFY_STEPS
 from sktune.samplers import STRATEGIES
 from sktune.tuning import fewer_layers
-from sktune.tuning.model_list import read_models
 from sktune.tuning.request import Request
-from sktune.tuning.side_by_side import search_all
 from sktune.tuning.time_budget import parse_duration, process_began_s
 
 ANY_MODEL = "llama"
@@ -124,7 +124,7 @@ def search(
 def _rehearse(request: Request, *, json: bool) -> None:
     """Rehearse a search, and show it; exit code 1 if the search could not start here."""
     from sktune.cli.views.rehearsal import rehearsal_view
-    from sktune.tuning.rehearsal import rehearse
+    from sktune.recipes.rehearsal import rehearse
 
     rehearsal = rehearse(request)
     Terminal(stderr=json).print(rehearsal_view(rehearsal))

@@ -65,6 +65,10 @@ class InterruptedSearchError(SktuneError):
     """The user stopped the search; the message says how to resume it."""
 
 
+class PeerLostError(Exception):
+    """A host of a program's group is out of reach. Unlike a ``SktuneError`` it ends the worker; no plan is blamed."""
+
+
 class OutOfTimeError(Exception):
     """The time budget ran out in the middle of something, which says nothing about the plan."""
 

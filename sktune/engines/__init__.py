@@ -9,7 +9,7 @@ from sktune.engines.dies import die_alone, dies_here, kind_of
 from sktune.engines.inline import InlineEngine
 from sktune.engines.local import LocalEngine
 from sktune.engines.share import Share
-from sktune.runners.base import RunnerFactory, RunnerSetup
+from sktune.worker.jobs import RunnerFactory, RunnerSetup
 
 
 def local_engine(setup: RunnerSetup, workers: int, factory: RunnerFactory, share: Share | None = None) -> Engine:

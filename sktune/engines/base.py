@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from sktune.core.errors import OutOfTimeError, SktuneError
-from sktune.runners.base import DurationEstimates, JudgeRequest, Opened, Runner, RunnerJob
+from sktune.worker.jobs import DurationEstimates, JudgeRequest, Opened, Runner, RunnerJob
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from sktune.backends import backend_info
 from sktune.core.errors import BackendError, BadInputError
 from sktune.core.files import real_path
 from sktune.measure.placement import core_groups
-from sktune.runners.base import RunnerSetup
 from sktune.targets import TargetSpec
+from sktune.worker.jobs import RunnerSetup
 
 SIMULATED = "simulated"
 """The kind of dies on which nothing is measured; they are not locked."""

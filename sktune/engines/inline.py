@@ -8,7 +8,7 @@ from typing import Self
 
 from sktune.engines.base import Joined, OnEvent, RunnerCall, Worker, perform
 from sktune.engines.dies import Die
-from sktune.runners.base import DurationEstimates, Opened, Runner
+from sktune.worker.jobs import DurationEstimates, Opened, Runner
 
 
 class InlineEngine:

@@ -10,7 +10,7 @@ from sktune.engines.base import EngineEvent, Lost, OnEvent, RunnerCall, Worker
 from sktune.engines.dies import Die
 from sktune.engines.runner_thread import END_S, RunnerThread
 from sktune.engines.share import GIVEN_BACK, FirstPlaces, Share
-from sktune.runners.base import DurationEstimates, Opened, RunnerFactory, RunnerSetup
+from sktune.worker.jobs import DurationEstimates, Opened, RunnerFactory, RunnerSetup
 
 
 class LocalEngine:

@@ -8,11 +8,10 @@ import math
 import queue
 import threading
 
-from sktune.core.errors import described
+from sktune.core.errors import PeerLostError, described
 from sktune.engines.base import EngineEvent, Joined, Lost, OnEvent, RunnerCall, Worker, perform
 from sktune.engines.dies import Die
-from sktune.runners.base import Runner, RunnerFactory, RunnerSetup
-from sktune.runners.program.peers import PeerLostError
+from sktune.worker.jobs import Runner, RunnerFactory, RunnerSetup
 
 END_S = 20.0
 """How long a runner may take to notice its deadline and to kill its processes."""

@@ -1,7 +1,7 @@
 """The law of SuperKernels: what a scope saves by the operators that it holds, with the device's constants as unknowns.
 
 Which of a scope's operators become one SuperKernel, and what the compiler generates between two of them, is counted;
-each count costs or saves one constant of the device. The terms are those of the simulator (``sktune.backends.sim``),
+each count costs or saves one constant of the device. The terms are those of the simulator (``sktune.sim``),
 whose constants are the prior. Further terms, with a prior mean of zero, are for what the simulator does not know: pairs
 of cores, types of operators (which of them start early, which are too short to hide that the next one's code is
 loaded), the start of a SuperKernel, code beyond the instruction cache. Only those that say where a task is launched as

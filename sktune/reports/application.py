@@ -12,9 +12,9 @@ from sktune.launch import SITE
 from sktune.program.sktune_program import npugraph_ex
 from sktune.reports.markdown import table_cell
 from sktune.reports.plan_output import scope_flavour
-from sktune.source.yaml_flag import FLAG
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.targets import Application
+from sktune.targets.recipe import FLAG
 
 
 def how_to_apply(result: SearchResult, plan: Plan) -> str:

@@ -3,12 +3,12 @@
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sktune.core.errors import StudyError
 from sktune.core.files import write_text
 from sktune.core.language import Language
 from sktune.core.plan_file import ARTIFACTS
-from sktune.profiling.analysis import Profile
 from sktune.reports.page.page import page_html
 from sktune.reports.plan_output import plan_yaml
 from sktune.reports.study import report_markdown
@@ -16,6 +16,9 @@ from sktune.reports.time_spent import trace_json
 from sktune.reports.trials_table import trials_csv
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.study.storage import undamaged
+
+if TYPE_CHECKING:
+    from sktune.profiling.analysis import Profile
 
 PAGE, TRACE = "report.html", "trace.json"
 OUTPUTS: Mapping[str, Callable[[SearchResult], str | None]] = {
@@ -31,7 +34,7 @@ def write(
     result: SearchResult,
     folder: Path,
     language: Language = "en",
-    profiles: tuple[Profile, ...] = (),
+    profiles: "tuple[Profile, ...]" = (),
     *,
     trace: bool = False,
 ) -> list[Path]:

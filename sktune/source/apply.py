@@ -26,7 +26,6 @@ from sktune.source.placement import MissingUnitError, refuse_missing
 from sktune.source.values import Known
 from sktune.source.yaml_flag import (
     CAPTURED_MODE,
-    FLAG,
     NEEDED_MODE,
     PARENTS,
     check_mode,
@@ -35,6 +34,7 @@ from sktune.source.yaml_flag import (
     turn_on,
     turn_on_static_kernels,
 )
+from sktune.targets.recipe import FLAG
 
 HELPER_HOMES = ("executor/utils/__init__.py", "executor/utils/common_utils.py")
 """Where cann-recipes-infer keeps ``superkernel_scope``, relative to its root."""

@@ -27,7 +27,7 @@ from sktune.source.values import (
     evaluate,
     reading_of,
 )
-from sktune.source.yaml_flag import FLAG
+from sktune.targets.recipe import FLAG
 
 FLAG_OF = {
     "infer_config": f'infer_config.model_config.custom_params.get("{FLAG}", False)',

@@ -9,9 +9,8 @@ import yaml
 from sktune.core.errors import BadInputError
 from sktune.core.plain_data import compose_yaml
 from sktune.source.values import SETTINGS, Reading
+from sktune.targets.recipe import FLAG
 
-FLAG = "enable_superkernel"
-"""The flag's name, in YAML and in the models' code."""
 MODE, NEEDED_MODE = "exe_mode", "ge_graph"
 CAPTURED_MODE = "npugraph_ex"
 STATIC_KERNELS = "enable_static_kernel"

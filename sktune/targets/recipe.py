@@ -19,6 +19,8 @@ from sktune.core.errors import TargetError
 from sktune.core.files import WRITTEN, real_path
 
 MAX_RANKS, MAX_HOSTS = 1024, 1024
+FLAG = "enable_superkernel"
+"""The flag that turns scopes on, in the YAML of recipes and in their models' code."""
 COPY_SUFFIX = "_sktune"
 """Suffix of the YAML's copy, which is in the same folder, where launch scripts look for it."""
 OTHER_INFERENCE = r"python.*[ /](infer|server)\.py"

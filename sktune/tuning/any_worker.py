@@ -12,7 +12,8 @@ from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.engines.base import Engine
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.runners.base import (
+from sktune.tuning.fleet import Fleet
+from sktune.worker.jobs import (
     CompareRequest,
     Deliver,
     DurationEstimates,
@@ -25,7 +26,6 @@ from sktune.runners.base import (
     Shortlist,
     VerifyRequest,
 )
-from sktune.tuning.fleet import Fleet
 
 
 class AnyWorker:

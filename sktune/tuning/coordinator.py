@@ -20,12 +20,12 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.space import SearchSpace
 from sktune.engines.base import Answered, Began, EngineEvent, Lost, Raised, StageBegan, Worker
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.runners.base import JudgeRequest, Opened, SampleNoiseFloor
 from sktune.study.leases import Lease, Leases
 from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal
 from sktune.tuning.fleet import POLL_S, Dismissed, Fleet
 from sktune.tuning.trials import Trials
+from sktune.worker.jobs import JudgeRequest, Opened, SampleNoiseFloor
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from sktune.core.plan_file import ARTIFACTS
 from sktune.core.space import SearchSpace
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
-from sktune.runners.base import CompareRequest, NamedPlan, Report, Runner, RunnerTraits, VerifyRequest
 from sktune.study.facts import DeliveryRecord
 from sktune.study.records import TrialRecord, without_twins
 from sktune.study.result import result_of, verdict_of
 from sktune.study.study import TuningStudy
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
+from sktune.worker.jobs import CompareRequest, NamedPlan, Report, Runner, RunnerTraits, VerifyRequest
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from sktune.engines.base import (
     StageBegan,
     Worker,
 )
-from sktune.runners.base import Opened, OpenTarget, Report, RunnerJob, silent
 from sktune.tuning.health import dissenters, limit_ms
+from sktune.worker.jobs import Opened, OpenTarget, Report, RunnerJob, silent
 
 T = TypeVar("T")
 POLL_S = 1.0

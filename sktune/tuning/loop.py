@@ -38,8 +38,6 @@ from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import NoiseFloorSample, drift
 from sktune.measure.placement import Placement
 from sktune.reports import dashboard, outputs
-from sktune.runners import make_runner
-from sktune.runners.base import Opened, RunnerFactory, RunnerSetup
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.claims import locked
@@ -49,7 +47,6 @@ from sktune.study.result import SearchResult, result_of
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name
 from sktune.targets import TargetSpec
-from sktune.tuning import profile_hints
 from sktune.tuning.any_worker import AnyWorker
 from sktune.tuning.coordinator import Coordinator, lease_s
 from sktune.tuning.finals import Finals
@@ -62,6 +59,8 @@ from sktune.tuning.site import Site, site_of
 from sktune.tuning.time_budget import TimeBudget
 from sktune.tuning.trials import Trials
 from sktune.tuning.worker_record import WorkerRecord
+from sktune.worker import make_runner
+from sktune.worker.jobs import Opened, RunnerFactory, RunnerSetup
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +99,9 @@ def run(
     space = space_spec(request, spec, preset)
     check_space_options(space)
     if request.profile:
-        profile_hints.check(request.profile, spec.backend)
+        from sktune.profiling import hints
+
+        hints.check(request.profile, spec.backend)
     strategy = find_strategy(request.strategy)
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
@@ -148,7 +149,11 @@ def queued_first(request: Request, space: SearchSpace, strategy: Strategy) -> Se
     takes_them = strategy.takes_starting_points and not profile
     if not request.exact_starting_points and (takes_them or strategy.starts_alone):
         return ()
-    return profile_hints.ordered(space.starting_points, profile) if profile else space.starting_points
+    if not profile:
+        return space.starting_points
+    from sktune.profiling import hints
+
+    return hints.ordered(space.starting_points, profile)
 
 
 class _Search:
@@ -375,8 +380,10 @@ class _Search:
         """Return the study's layout: a resumed search must see the time shares of the first trace again."""
         if (layout := self._study.facts.layout) is None:
             if self._request.profile:
-                traced = profile_hints.with_time_shares(traced, self._request.profile)
-                traced = profile_hints.with_operator_times(traced, self._request.profile)
+                from sktune.profiling import hints
+
+                traced = hints.with_time_shares(traced, self._request.profile)
+                traced = hints.with_operator_times(traced, self._request.profile)
             self._study.remember(layout=traced)
             return traced
         if layout.digest != traced.digest:

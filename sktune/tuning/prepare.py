@@ -11,7 +11,6 @@ from sktune.core.plan import Option
 from sktune.core.space import SearchSpace, SpaceSpec, bind
 from sktune.targets import TargetSpec
 from sktune.targets.presets import Preset, load_space
-from sktune.tuning import profile_hints
 from sktune.tuning.request import Request
 
 
@@ -53,7 +52,11 @@ def space_spec(request: Request, spec: TargetSpec, preset: Preset | None) -> Spa
     space = load_space(request.space) if request.space else default
     if request.try_inexact:
         space = _with_inexact(space, spec)
-    return profile_hints.with_hot_types(space, request.profile, spec) if request.profile else space
+    if not request.profile:
+        return space
+    from sktune.profiling import hints
+
+    return hints.with_hot_types(space, request.profile, spec)
 
 
 def _with_inexact(space: SpaceSpec, spec: TargetSpec) -> SpaceSpec:

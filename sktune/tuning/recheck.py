@@ -23,13 +23,13 @@ from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
 from sktune.measure.placement import Placement
-from sktune.runners import make_runner
-from sktune.runners.base import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest, silent
 from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, TargetSpec
 from sktune.tuning.placing import placed
 from sktune.tuning.request import RANDOM
+from sktune.worker import make_runner
+from sktune.worker.jobs import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest, silent
 
 PLAN = "plan"
 

@@ -111,7 +111,9 @@ class Request:
         if self.trials is not None and self.trials < 1:
             raise BadInputError(f"--trials must be at least 1, the total number of trials; got {self.trials}")
         if not 0 < self.compile_timeout_s < math.inf:
-            raise BadInputError(f"--compile-timeout must be a number of seconds, more than 0; got {self.compile_timeout_s:g}")
+            raise BadInputError(
+                f"--compile-timeout must be a number of seconds, more than 0; got {self.compile_timeout_s:g}"
+            )
         if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise BadInputError(f"--time-budget must be more than 0 s; got {self.time_budget_s:g} s")
         *others, last = dict.fromkeys(device for info in all_backends() for device in real_devices(info))

@@ -11,10 +11,10 @@ from sktune.engines import local_engine
 from sktune.engines.base import Engine
 from sktune.engines.share import FirstPlaces, Share
 from sktune.measure.placement import Placement
-from sktune.runners.base import RunnerFactory, RunnerSetup
 from sktune.targets import TargetSpec
 from sktune.tuning.placing import as_stored, placed
 from sktune.tuning.request import Request
+from sktune.worker.jobs import RunnerFactory, RunnerSetup
 
 
 class Site(Protocol):
@@ -67,7 +67,7 @@ class LocalSite:
 def site_of(request: Request, share: Share | None = None) -> Site:
     """Return where a request's trials run; ``share`` says which of its workers other searches leave to it."""
     if request.engine == "ray":
-        from sktune.tuning.ray_site import RayCluster  # the extra sktune[ray]
+        from sktune.cluster.ray_site import RayCluster  # the extra sktune[ray]
 
         return RayCluster(request.address, share or FirstPlaces(request.workers))
     return LocalSite(request.workers or 1, share)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sktune.core.errors import BadInputError
-from sktune.runners.base import DurationEstimates
+from sktune.worker.jobs import DurationEstimates
 
 CLOSING_S = 2.0
 """For storing results, reports, and ending the worker."""

@@ -14,12 +14,12 @@ from sktune.core.plan import Option, Plan
 from sktune.core.space import SearchSpace
 from sktune.measure.noise_floor import Threshold
 from sktune.reports.plan_names import plan_name, plan_options, spans_and_options
-from sktune.runners.base import DurationEstimates, JudgeRequest, Opened, Runner
 from sktune.study.records import banned_regions, incumbent_first
 from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal, TuningStudy
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
+from sktune.worker.jobs import DurationEstimates, JudgeRequest, Opened, Runner
 
 PACE_TRIALS = 8
 """Durations are estimated from the last trials: later trials find more of their code in the cache."""

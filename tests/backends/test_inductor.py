@@ -19,9 +19,9 @@ from sktune.core.plan import Options, Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.bits import Mismatch
 from sktune.program.sktune_program.inductor import cpp_wrapper
-from sktune.runners.worker.replays import compare, prepare, record, replayed_inputs
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.tracing import trace_layout
+from sktune.worker.replays import compare, prepare, record, replayed_inputs
 from tests import warm
 from tests.builders import ROOT
 from tests.models import faulty

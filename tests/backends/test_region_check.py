@@ -11,11 +11,11 @@ from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import RegionCheck
 from sktune.measure.bits import difference
-from sktune.runners.worker import replays
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
+from sktune.worker import replays
 from tests.builders import ROOT
 
 OWN = f"{ROOT / 'examples' / 'own_model.py'}:target"

@@ -5,9 +5,9 @@ import torch
 
 from benchmarks.exact_plans import DIFFERS, EQUAL, FIRST_SEED, REJECTED, bound, digests, table, with_special_values
 from sktune.backends.base import Step
-from sktune.runners.worker.replays import Replay
-from sktune.runners.worker.step_check import Digester
 from sktune.targets.base import Snapshot, decode_inputs
+from sktune.worker.replays import Replay
+from sktune.worker.step_check import Digester
 from tests.backends.random_programs import program_of
 
 

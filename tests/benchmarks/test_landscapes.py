@@ -16,12 +16,12 @@ from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import recorded
 from benchmarks.landscapes.simulated import sim_8, with_long_gaps
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
-from sktune.backends.sim.model import SimulatedStep, StepModel
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SearchSpace
 from sktune.learning.history import OUTCOME, PROBE
 from sktune.samplers import find_strategy
+from sktune.sim.model import SimulatedStep, StepModel
 from sktune.study.strategy import Strategy, distributions
 from sktune.targets.loading import load
 from sktune.tuning.request import Request

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.real_pairs import FITTED, PAIRS, Pair, fit, left_out
-from sktune.backends.sim.constants import load_constants
+from sktune.sim.constants import load_constants
 
 CONSTANTS = load_constants()
 POINTS = 1.5

@@ -26,7 +26,7 @@ from benchmarks.record_landscape import WorkingFile, plans_of, to_repeat, write
 from sktune.core.errors import BadInputError
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
-from sktune.runners.base import Opened
+from sktune.worker.jobs import Opened
 from tests.benchmarks.test_landscapes import tiny
 
 OWN = """

@@ -11,18 +11,18 @@ if __name__ == "__main__":
     delegate("tests.campaign.command", lingers=True)
 
 import sktune.backends.info
-import sktune.runners.program.run
-import sktune.runners.worker.client
-import sktune.runners.worker.process
+import sktune.recipes.run
+import sktune.worker.process
+import sktune.worker.runner
 from sktune import cli
 from sktune.core.outcome import Outcome
 from sktune.study.study import Proposal, TuningStudy
 from tests.campaign.scene import read_controls
 
 sktune.backends.info.FINAL_PROCESSES = 1
-sktune.runners.worker.client.OPEN_TIMEOUT_S = 120.0
-sktune.runners.worker.client.MIN_RUN_TIMEOUT_S = 20.0
-sktune.runners.program.run.ORPHAN_S = 1.0
+sktune.worker.runner.OPEN_TIMEOUT_S = 120.0
+sktune.worker.runner.MIN_RUN_TIMEOUT_S = 20.0
+sktune.recipes.run.ORPHAN_S = 1.0
 
 
 def forgetful(
@@ -39,7 +39,7 @@ tell = TuningStudy.tell
 def main() -> None:
     """Run the command."""
     read_controls()
-    sktune.runners.worker.process.SERVER = "tests.campaign.server"
+    sktune.worker.process.SERVER = "tests.campaign.server"
     if "CAMPAIGN_BROKEN" in os.environ:
         setattr(TuningStudy, "tell", forgetful)  # noqa: B010 - mypy takes an assignment for a mistake
     cli.main()

@@ -9,7 +9,7 @@ if __name__ == "__main__":
 
 import time
 
-from sktune.runners.worker import server
+from sktune.worker import server
 from tests.campaign.scene import read_controls
 
 

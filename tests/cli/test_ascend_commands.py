@@ -9,8 +9,8 @@ import yaml
 
 from sktune.backends.availability import examine, usable
 from sktune.backends.info import State
-from sktune.backends.sim.constants import ATLAS_A3
 from sktune.core.scope_options import has_superkernel
+from sktune.sim.constants import ATLAS_A3
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
 from tests import profiles

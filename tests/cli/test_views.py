@@ -20,8 +20,8 @@ from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec, bind
 from sktune.reports.plan_names import plan_name, spans_and_options
-from sktune.runners.base import DurationEstimates
 from sktune.tuning.time_budget import TimeBudget
+from sktune.worker.jobs import DurationEstimates
 from tests.builders import decoder_layout
 
 OPTIONS = backend_info("npu").options

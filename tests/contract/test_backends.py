@@ -192,7 +192,7 @@ def test_names_are_unique_and_others_are_refused() -> None:
     [
         ("no_such_module:INFO", "'toy' .* cannot be imported: ModuleNotFoundError"),
         ("sktune.backends.info:FINAL_PROCESSES", "is int, not a BackendInfo"),
-        ("sktune.backends.sim.info:INFO", "has the name 'sim' of another backend"),
+        ("sktune.sim.info:INFO", "has the name 'sim' of another backend"),
     ],
 )
 def test_a_package_with_a_broken_backend_is_named(monkeypatch: pytest.MonkeyPatch, value: str, message: str) -> None:

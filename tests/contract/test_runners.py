@@ -19,14 +19,14 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.noise_floor import Threshold
 from sktune.measure.winner import BASELINE
-from sktune.runners import RUNNERS, make_runner
-from sktune.runners.base import CompareRequest, JudgeRequest, NamedPlan, Runner, RunnerSetup, VerifyRequest
-from sktune.runners.program.runner import ProgramRunner
-from sktune.runners.worker.client import WorkerRunner
+from sktune.recipes.runner import ProgramRunner
 from sktune.targets import RecipeSpec, describe
+from sktune.worker import RUNNERS, make_runner
+from sktune.worker.jobs import CompareRequest, JudgeRequest, NamedPlan, Runner, RunnerSetup, VerifyRequest
+from sktune.worker.runner import WorkerRunner
 from tests import warm
 from tests.fake_runner import FakeRunner
-from tests.runners.reporting import program_runner, reporting
+from tests.recipes.reporting import program_runner, reporting
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE = ROOT / "tests" / "projects" / "slots" / "recipe.yaml"

@@ -8,7 +8,7 @@ from sktune.backends.info import BackendInfo
 from sktune.backends.options import ListedOptions, OptionSpec
 from sktune.core.outcome import FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan
-from sktune.runners.base import DurationEstimates, Opened, ProcessComparison, RunnerTraits
+from sktune.worker.jobs import DurationEstimates, Opened, ProcessComparison, RunnerTraits
 
 OPTIONS = ListedOptions("toy", {"pause": OptionSpec(("short", "long"), "short", "how long a scope waits")})
 TOY = BackendInfo("toy", "toy:Toy", devices=("cpu",), options=OPTIONS, fingerprint=lambda spec: {"toy": "1"})

@@ -15,7 +15,7 @@ from sktune.core.errors import BadInputError, ProfileError, SktuneError, TargetE
 from sktune.core.files import without_spaces
 from sktune.core.plain_data import finite, load_yaml
 from sktune.profiling.readers.reading import read_profile
-from sktune.runners.program.rank_reports import read_reports
+from sktune.recipes.rank_reports import read_reports
 from sktune.study.storage import shown
 from sktune.study.study import TuningStudy
 from sktune.targets import FunctionSpec, RecipeSpec

@@ -313,7 +313,7 @@ def workers_of(parent: int) -> list[int]:
                 status = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue  # it ended while we looked
-            if b"sktune.runners.worker.server" in words and int(status[1]) in (1, parent):
+            if b"sktune.worker.server" in words and int(status[1]) in (1, parent):
                 found.append(int(entry.name))
     return found
 

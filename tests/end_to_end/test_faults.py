@@ -13,10 +13,10 @@ from sktune.cli import app
 from sktune.core.errors import NotDeterministicError, TargetError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
-from sktune.runners.base import CompareRequest, JudgeRequest, RunnerSetup
-from sktune.runners.worker.client import WorkerRunner
 from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
+from sktune.worker.jobs import CompareRequest, JudgeRequest, RunnerSetup
+from sktune.worker.runner import WorkerRunner
 from tests.builders import TESTS
 
 MODELS = TESTS / "models" / "faulty.py"

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from sktune.core.errors import BackendError
-from sktune.runners.base import RunnerSetup
-from sktune.runners.process_tree import is_alive
-from sktune.runners.worker.client import WorkerRunner
 from sktune.tuning.prepare import space_spec
 from sktune.tuning.request import Request
+from sktune.worker.jobs import RunnerSetup
+from sktune.worker.process_tree import is_alive
+from sktune.worker.runner import WorkerRunner
 
 PROGRAM = """
 import json, os, pathlib, subprocess, sys, time

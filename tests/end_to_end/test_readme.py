@@ -14,7 +14,7 @@ from sktune.core.plan_file import write_plan
 from tests import profiles
 from tests.builders import ROOT, checked, sktune_command
 from tests.projects import RANKS, TEMPLATE
-from tests.runners.reporting import reporting
+from tests.recipes.reporting import reporting
 from tests.source.test_source import ATTENTION
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

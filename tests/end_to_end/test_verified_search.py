@@ -14,11 +14,11 @@ from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import DEFAULT_VERIFY_STEPS
-from sktune.runners.base import JudgeRequest, RunnerSetup, VerifyRequest
-from sktune.runners.worker.client import WorkerRunner
 from sktune.study.result import stored_result
 from sktune.targets import describe
 from sktune.targets.presets import load_space
+from sktune.worker.jobs import JudgeRequest, RunnerSetup, VerifyRequest
+from sktune.worker.runner import WorkerRunner
 from tests.builders import OWN_MODEL, TESTS
 
 FAULTY = TESTS / "models" / "faulty.py"

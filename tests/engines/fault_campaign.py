@@ -15,13 +15,13 @@ from sktune.core.events import Event, Listener
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.measure.placement import Placement
-from sktune.runners.base import JudgeRequest
 from sktune.study.leases import Leases
 from sktune.study.result import SearchResult
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
 from sktune.tuning.coordinator import Coordinator
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
+from sktune.worker.jobs import JudgeRequest
 from tests.builders import decoder_layout
 from tests.engines.faulty_engine import START_S, Fault, FaultyEngine, KilledError, VirtualTime
 from tests.fake_runner import SPACE, FakeRunner, _empty_database, latency_by_units

@@ -23,7 +23,7 @@ from sktune.engines.base import (
     StageBegan,
     Worker,
 )
-from sktune.runners.base import DurationEstimates, JudgeRequest, Opened, OpenTarget
+from sktune.worker.jobs import DurationEstimates, JudgeRequest, Opened, OpenTarget
 from tests.fake_runner import FakeRunner
 
 START_S = 1e6

@@ -7,9 +7,9 @@ from typing import Self
 
 from sktune.core.files import write_text
 from sktune.core.outcome import Outcome
-from sktune.runners.base import JudgeRequest, Opened, Report, RunnerSetup
-from sktune.runners.worker import process
-from sktune.runners.worker.client import WorkerRunner
+from sktune.worker import process
+from sktune.worker.jobs import JudgeRequest, Opened, Report, RunnerSetup
+from sktune.worker.runner import WorkerRunner
 from tests.engines.fault_campaign import LAYOUT, truth
 from tests.fake_runner import FakeRunner
 from tests.warm import ADDRESS

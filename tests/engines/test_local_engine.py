@@ -27,12 +27,12 @@ from sktune.engines.local import LocalEngine
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.placement import Placement
 from sktune.reports.outputs import PAGE
-from sktune.runners.base import JudgeRequest, OpenTarget, RunnerFactory, RunnerSetup, RunnerTraits
 from sktune.study.result import SearchResult, stored_result
 from sktune.targets import describe
 from sktune.tuning.fleet import Fleet
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
+from sktune.worker.jobs import JudgeRequest, OpenTarget, RunnerFactory, RunnerSetup, RunnerTraits
 from tests.engines.fault_campaign import LAYOUT, Site
 from tests.engines.slow_factory import SleepingRunner
 from tests.fake_runner import SPACE, FakeRunner, latency_by_units
@@ -322,9 +322,8 @@ def test_bad_options_get_one_line(options: dict[str, object], message: str) -> N
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing else needs it."""
-    for name in [name for name in sys.modules if name.startswith(("sktune.engines.", "sktune.tuning.ray_site"))]:
-        if name.rpartition(".")[2] in ("cluster", "ray_engine", "die_actor", "ray_site"):
-            monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.startswith("sktune.cluster.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
     from sktune.tuning.site import site_of
 

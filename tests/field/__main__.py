@@ -24,7 +24,8 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source.codemod import Rewritten, rewrite
 from sktune.source.values import Known, Reading
-from sktune.source.yaml_flag import FLAG, turn_on
+from sktune.source.yaml_flag import turn_on
+from sktune.targets.recipe import FLAG
 
 FACTS = yaml.safe_load((Path(__file__).parent / "facts.yaml").read_text(encoding="utf-8"))
 LAYERS = 4

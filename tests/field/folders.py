@@ -20,9 +20,9 @@ import yaml
 
 from sktune.backends.info import State
 from sktune.core.errors import BadInputError
-from sktune.runners.program.discover import draft_recipe
-from sktune.runners.program.recipe_check import examine_recipe
-from sktune.runners.program.recipe_draft import RecipeDraft
+from sktune.recipes.discover import draft_recipe
+from sktune.recipes.recipe_check import examine_recipe
+from sktune.recipes.recipe_draft import RecipeDraft
 
 FACTS = Path(__file__).with_name("folders.yaml")
 CHECKED = ("command", "YAML", "start scripts", "weights", "logs")

@@ -24,8 +24,8 @@ from typing import Any
 import yaml
 
 from sktune.core.errors import BadInputError
-from sktune.runners.program.discover import draft_recipe
-from sktune.runners.program.yaml_copy import varied_yaml
+from sktune.recipes.discover import draft_recipe
+from sktune.recipes.yaml_copy import varied_yaml
 from sktune.source.yaml_flag import CAPTURED_MODE, NEEDED_MODE
 from sktune.targets.recipe import Recipe, read_recipe
 

@@ -10,9 +10,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sktune.backends.sim.constants import ATLAS_A3
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
+from sktune.sim.constants import ATLAS_A3
 from sktune.source import edits
 from sktune.source.apply import source_change
 from tests import profiles

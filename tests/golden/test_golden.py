@@ -19,13 +19,13 @@ import pytest
 
 from sktune.agents.mcp_server import make_server
 from sktune.agents.permissions import Permissions
-from sktune.backends.sim.constants import ATLAS_A3
 from sktune.cli.app import load
 from sktune.core.language import LANGUAGES, Language
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
 from sktune.reports.page.page import SECTIONS
+from sktune.sim.constants import ATLAS_A3
 from tests.analysis.test_analysis import analysis_of, fake_study
 from tests.golden import normalised
 from tests.projects import RANKS, TEMPLATE, ModelProject

@@ -10,8 +10,6 @@ from optuna.trial import TrialState, create_trial
 
 from benchmarks.device_constants import learned_on, truth
 from benchmarks.landscapes.devices import TEST, device
-from sktune.backends.sim.constants import load_constants
-from sktune.backends.sim.launch import task_us
 from sktune.core.fused_scopes import FusedPart, FusedScope
 from sktune.core.layout import Kernel, KernelCore, Layer, Layout, Unit
 from sktune.core.outcome import Outcome, Reason
@@ -33,6 +31,8 @@ from sktune.learning.law import (
     Tangent,
 )
 from sktune.learning.segments import SegmentCatalogue
+from sktune.sim.constants import load_constants
+from sktune.sim.launch import task_us
 from sktune.study.strategy import distributions
 
 

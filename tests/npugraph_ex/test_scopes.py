@@ -20,11 +20,11 @@ from sktune.backends.npugraph_ex.options import OPTIONS
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SearchSpace, SpaceSpec
-from sktune.runners.worker import replays
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
 from sktune.tuning.prepare import bind_space
+from sktune.worker import replays
 from tests.npugraph_ex.frontend import MARKS, Captured
 from tests.torchair.conformance_models import MODELS, spec_of
 from tests.torchair.marked import reach

@@ -11,8 +11,8 @@ from sktune.core.errors import BadInputError
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.program.sktune_program.task import FORMAT, TASK, DecodeCall, RankTask
-from sktune.runners.program.agreement import decode_step
-from sktune.runners.program.rank_reports import RankReport, read_reports
+from sktune.recipes.agreement import decode_step
+from sktune.recipes.rank_reports import RankReport, read_reports
 from tests.program.pythons import STANDINS, VERSIONS, python, ran
 
 PLAN = Plan((Scope("layers.0.attention", "layers.0.mlp", (("early-start", 0),)),))

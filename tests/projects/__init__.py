@@ -95,7 +95,7 @@ def long_gaps(folder: Path) -> Path:
     """Return a file with constants of a simulated device on which the scopes of a tiny model save time."""
     from benchmarks.landscapes.simulated import LONG_GAPS_US  # not where only a project is loaded
     from benchmarks.real_pairs import set_values
-    from sktune.backends.sim.constants import load_constants
+    from sktune.sim.constants import load_constants
 
     path = folder / "long-gaps.yaml"
     path.write_text(set_values(load_constants(), LONG_GAPS_US).to_yaml())

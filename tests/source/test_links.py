@@ -212,7 +212,7 @@ def test_a_damaged_record_of_the_skill_is_refused(text: str, tmp_path: Path) -> 
 def test_the_copy_of_a_recipes_yaml_is_not_written_through_a_link(target: str, tmp_path: Path, outside: Path) -> None:
     """Whether the link leads to a file or to nothing."""
     from sktune.core.errors import TargetError
-    from sktune.runners.program.yaml_copy import copy_paths, written_copies
+    from sktune.recipes.yaml_copy import copy_paths, written_copies
 
     (tmp_path / "a.yaml").write_text("x: 1\n")
     (tmp_path / "a_sktune.yaml").symlink_to(outside.with_name(target))

@@ -11,9 +11,9 @@ import pytest
 
 from sktune.core.errors import TargetError
 from sktune.core.space import SpaceSpec
-from sktune.runners.base import RunnerSetup
-from sktune.runners.worker.client import WorkerRunner
 from sktune.targets import describe
+from sktune.worker.jobs import RunnerSetup
+from sktune.worker.runner import WorkerRunner
 from tests.builders import ROOT, TESTS, sktune_command
 
 MODEL = "from own_parts import target as parts\n\n\ndef target():\n    return parts()\n"

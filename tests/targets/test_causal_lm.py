@@ -12,13 +12,13 @@ from transformers import PreTrainedModel, StaticCache
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.core.errors import TargetError
 from sktune.core.space import SpaceSpec
-from sktune.runners.worker.judge import Judge
 from sktune.targets import describe
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.static_cache import COUNTS
 from sktune.targets.tracing import trace_layout
 from sktune.tuning.request import RANDOM, Request
+from sktune.worker.evaluator import PlanEvaluator
 from tests.releases import as_recorded
 
 SIZES = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16,
@@ -76,7 +76,7 @@ def test_a_step_is_captured_once_for_all_positions(kind: str, tmp_path: Path) ->
     """Its baseline then equals itself from the first slot of the cache to the last, and the uncompiled model."""
     target = target_of(CONFIGURATIONS[kind], tmp_path)
     layout = trace_layout(target, SpaceSpec())
-    judge = Judge(target, InductorBackend(target, layout, decode_inputs(target, 0, 1)[0]))
+    judge = PlanEvaluator(target, InductorBackend(target, layout, decode_inputs(target, 0, 1)[0]))
     assert judge.model_difference == ""
 
 

@@ -11,11 +11,11 @@ from sktune.backends.inductor.backend import InductorBackend
 from sktune.core.errors import TargetError
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
-from sktune.runners.worker import replays
-from sktune.runners.worker.judge import Judge
 from sktune.targets.base import Snapshot, Target, decode_inputs
 from sktune.targets.state import complete_state, readable, written_by
 from sktune.targets.tracing import trace_layout
+from sktune.worker import replays
+from sktune.worker.evaluator import PlanEvaluator
 from tests.models import hidden_state
 
 
@@ -119,7 +119,7 @@ def test_a_step_may_write_to_its_inputs() -> None:
     """It gets copies, which are then compared like outputs."""
     target, backend = with_backend(hidden_state.in_its_input)
     assert backend.written() == {}
-    judge = Judge(target, backend)  # raises unless the baseline is deterministic
+    judge = PlanEvaluator(target, backend)  # raises unless the baseline is deterministic
     assert judge.model_difference == ""
     baseline = backend.compile(Plan()).step
     recordings = replays.record(baseline, replays.prepare(target))

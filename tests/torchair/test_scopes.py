@@ -14,12 +14,12 @@ from torch import fx
 from sktune.backends.npu.backend import NpuBackend
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec
-from sktune.runners.worker import replays
 from sktune.targets import TargetSpec
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
 from sktune.tuning.prepare import bind_space
+from sktune.worker import replays
 from tests.torchair import frontend
 from tests.torchair.conformance_models import CONFIGURATIONS, MODELS, spec_of
 from tests.torchair.frontend import newest_dump

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sktune.backends.npu.backend import NpuBackend
-from sktune.backends.sim.backend import SimBackend
 from sktune.core.plan import Plan
+from sktune.sim.backend import SimBackend
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load

@@ -13,11 +13,11 @@ from sktune.core.errors import StudyError
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.placement import Machine, Placement
-from sktune.runners.base import JudgeRequest, RunnerSetup, RunnerTraits
-from sktune.runners.worker.client import WorkerRunner
-from sktune.runners.worker.process import environment_of
 from sktune.study.study import TuningStudy
 from sktune.targets import PresetSpec, describe
+from sktune.worker.jobs import JudgeRequest, RunnerSetup, RunnerTraits
+from sktune.worker.process import environment_of
+from sktune.worker.runner import WorkerRunner
 from tests.fake_runner import FakeRunner, search
 from tests.tuning.test_search_loop import Events, of_kind
 

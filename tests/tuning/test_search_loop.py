@@ -18,11 +18,11 @@ from sktune.core.fused_scopes import FusedPart, FusedScope
 from sktune.core.layout import Kernel
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
-from sktune.runners.base import RunnerSetup, RunnerTraits
 from sktune.study.facts import DeliveryRecord
 from sktune.tuning import loop
 from sktune.tuning.fewer_layers import search as search_with_proxy
 from sktune.tuning.request import Request
+from sktune.worker.jobs import RunnerSetup, RunnerTraits
 from tests.builders import decoder_layout, sktune_command
 from tests.fake_runner import FINALIST_S, LAYERS, OPENING_S, TRIAL_S, FakeRunner, search
 

@@ -10,18 +10,18 @@ import yaml
 import sktune
 from benchmarks.landscape import replay
 from benchmarks.landscapes.simulated import SimulatedLandscape
-from sktune.backends.sim.constants import ATLAS_A3, load_constants
-from sktune.backends.sim.deployment import deploy
-from sktune.backends.sim.launch import launch_us
-from sktune.backends.sim.trace import trace_operators
 from sktune.core.errors import BadInputError, SimulationError, SpaceError, StudyError
 from sktune.core.layout import Kernel, Layout, Unit
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OptionRules, SpaceSpec, bind
+from sktune.profiling import hints
 from sktune.samplers.partition import PARTITION
+from sktune.sim.constants import ATLAS_A3, load_constants
+from sktune.sim.deployment import deploy
+from sktune.sim.launch import launch_us
+from sktune.sim.trace import trace_operators
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
-from sktune.tuning import profile_hints
 from sktune.tuning.inspect import inspect_model
 from sktune.tuning.prepare import bind_space
 from sktune.tuning.request import Request
@@ -161,7 +161,7 @@ def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
         profile=str(profile),
     )
     space = inspect_model(Request("deepseek-v3", backend="sim")).space
-    by_profile = [point.name for point in profile_hints.ordered(space.starting_points, profile)]
+    by_profile = [point.name for point in hints.ordered(space.starting_points, profile)]
     assert [record.origin for record in ordered.trials] == by_profile[:3]
     assert by_profile[0] != space.starting_points[0].name
 
@@ -175,7 +175,7 @@ def test_a_profile_tells_how_long_operators_run(tmp_path: Path) -> None:
     layout = Layout((Unit("u", "u", kernels=kernels, between=kernels[:1]),), ())
     constants = load_constants()
     head_us = launch_us("vector", int(constants["aiv_cores"]) // 2, constants)
-    (unit,) = profile_hints.with_operator_times(layout, path).units
+    (unit,) = hints.with_operator_times(layout, path).units
     expected = pytest.approx(max(0.05, median(durations) - head_us), abs=0.01)
     assert [kernel.busy_us for kernel in (*unit.kernels, *unit.between)] == [expected, 7.0, 0.0, expected]
 
@@ -189,9 +189,7 @@ def test_a_profile_orders_the_starting_points_of_per_layer_spaces_alike(tmp_path
     shared, per_layer = (
         bind(SpaceSpec(per_layer=per_layer), layout, {}, OptionRules({})) for per_layer in (False, True)
     )
-    names = [
-        [point.name for point in profile_hints.ordered(space.starting_points, profile)] for space in (shared, per_layer)
-    ]
+    names = [[point.name for point in hints.ordered(space.starting_points, profile)] for space in (shared, per_layer)]
     assert names[0] == names[1]
     assert names[0] != [point.name for point in shared.starting_points]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from sktune.core.errors import BadInputError
 from sktune.core.files import inside, read_text, real_path, source_text, write_text
 from sktune.core.plain_data import load_json
-from sktune.runners.program.checkout import checkout_of
+from sktune.recipes.checkout import checkout_of
 
 TEMPLATES = Path(__file__).parent
 SKILL = "superkernel-autotune"

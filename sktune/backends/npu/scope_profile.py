@@ -18,8 +18,6 @@ from sktune.backends.base import Step
 from sktune.core.errors import ProfileError
 from sktune.core.plan import Plan
 from sktune.core.scope_times import Part
-from sktune.profiling.kernel_table import NO_STEP
-from sktune.profiling.readers.reading import read_profile
 from sktune.targets.base import Inputs
 
 WARM_UP_STEPS = 2
@@ -50,6 +48,8 @@ def profile_interleaved(torch_npu: Any, baseline: Step, candidate: Step, inputs:
             step.run(*inputs)
             torch_npu.npu.synchronize()
             recording.step()
+    from sktune.profiling.readers.reading import read_profile
+
     return read_profile(folder).frame
 
 
@@ -98,6 +98,8 @@ class _LocatedStep:
 
 def _steps(kernels: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the kernels of each step on one device, in order."""
+    from sktune.profiling.kernel_table import NO_STEP
+
     frame = kernels[(kernels["device"] == kernels["device"].min()) & (kernels["step"] != NO_STEP)]
     steps = [rows.sort_values("start_us", kind="stable") for _, rows in frame.groupby("step")]
     if len(steps) != STEPS:

@@ -6,9 +6,9 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from sktune.cluster.side_by_side import ModelAnswer
 from sktune.core.errors import first_line
 from sktune.core.events.values import ModelResult
-from sktune.tuning.side_by_side import ModelAnswer
 
 HEADINGS = ("model", "baseline ms", "best ms", "speedup", "95% interval", "trials", "study")
 LEFT = ("model", "95% interval", "study")

@@ -7,7 +7,7 @@ from rich.text import Text
 from sktune.backends.info import State
 from sktune.cli.views.findings import findings_table
 from sktune.cli.views.progress import duration, number_of
-from sktune.tuning.rehearsal import Rehearsal
+from sktune.recipes.rehearsal import Rehearsal
 
 
 def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:

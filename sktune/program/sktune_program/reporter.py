@@ -4,7 +4,7 @@ Rank 3 appends to ``rank-3.jsonl``, or on the second host of a program to ``rank
 format and the program's versions; when inspecting ``inspects``, ``tree``, ``found``, ``called``; else ``compiled``,
 ``outputs`` of each compared step, ``state`` after ``VERIFIED_STEPS`` steps and after the last compared one,
 ``written``, ``steps`` (seconds, and which were the baseline's), ``error``; finally ``end``. They are read by
-``sktune.runners.program.rank_reports``.
+``sktune.recipes.rank_reports``.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from sktune.core.language import Language, Sentences
-from sktune.profiling.analysis import Profile
 from sktune.reports.page.data import page_data
 from sktune.reports.page.markup import element, joined
 from sktune.reports.page.pictures.compared import compared
@@ -22,7 +22,6 @@ from sktune.reports.page.pictures.machine import machine
 from sktune.reports.page.pictures.plans import plans
 from sktune.reports.page.pictures.predicted import predicted
 from sktune.reports.page.pictures.segments import segments
-from sktune.reports.page.pictures.steps import steps
 from sktune.reports.page.pictures.verdict import verdict
 from sktune.reports.page.pictures.waterfall import waterfall
 from sktune.reports.page.section import Section
@@ -35,9 +34,22 @@ from sktune.reports.texts import TEXTS
 from sktune.reports.why import learned_from
 from sktune.study.result import SearchResult
 
+if TYPE_CHECKING:
+    from sktune.profiling.analysis import Profile
+
+
+def _steps(shown: Shown) -> Section | None:
+    """Return the profiled steps; only they need ``profiling``."""
+    if not shown.profiles:
+        return None
+    from sktune.profiling.steps_picture import steps
+
+    return steps(shown)
+
+
 SECTIONS: tuple[Callable[[Shown], Section | None], ...] = (
     verdict, plans, waterfall, forest, history, segments, effects, failures, predicted, machine, workers, gantt,
-    compared, steps, trials, terms,
+    compared, _steps, trials, terms,
 )  # fmt: skip
 """In the order of the page."""
 _FOLDER = Path(__file__).parent
@@ -65,7 +77,7 @@ def policy(connect: str = "'none'") -> str:
     )
 
 
-def page_html(result: SearchResult, language: Language = "en", profiles: tuple[Profile, ...] = (), *,
+def page_html(result: SearchResult, language: Language = "en", profiles: "tuple[Profile, ...]" = (), *,
               events: str | None = None) -> str:  # fmt: skip
     """Return the page of a study.
 

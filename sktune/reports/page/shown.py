@@ -3,17 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from sktune.core.language import Sentences
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Speedup, excludes_any
 from sktune.core.plan import Option, Plan, options_text
-from sktune.profiling.analysis import Profile
 from sktune.reports.plan_names import plan_name
 from sktune.reports.why import Why
 from sktune.samplers import strategy_names
 from sktune.study.records import TrialRecord, incumbent_first
 from sktune.study.result import SearchResult
+
+if TYPE_CHECKING:
+    from sktune.profiling.analysis import Profile
 
 MAX_PLANS = 5
 """Plans that are drawn beneath each other: the winner and its runners-up."""
@@ -33,7 +36,7 @@ class Shown:
     result: SearchResult
     why: Why | None
     say: Sentences
-    profiles: tuple[Profile, ...] = ()
+    profiles: "tuple[Profile, ...]" = ()
 
     @property
     def layout(self) -> Layout | None:

@@ -1,0 +1,246 @@
+"""Rehearsals: the program of a recipe is started once, and nothing is compiled; what a search would do follows."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from optuna.trial import TrialState
+
+from sktune.backends import backend_info
+from sktune.backends.info import Finding, State
+from sktune.core.errors import BackendError, BadInputError
+from sktune.core.events import Event
+from sktune.core.events.search import TrialFinished, TrialStarted
+from sktune.core.space import SearchSpace
+from sktune.program.sktune_program.task import VERIFIED_STEPS
+from sktune.recipes.checked_runs import BASELINES
+from sktune.recipes.first_start import FirstStart, first_start
+from sktune.recipes.recipe_check import OTHER_INFERENCE, examine_recipe
+from sktune.recipes.runner import MAX_FINALISTS, traits_of
+from sktune.samplers import find_strategy
+from sktune.study.strategy import Strategy
+from sktune.study.study import TuningStudy, sqlite_url
+from sktune.targets.recipe import Recipe, read_recipe
+from sktune.tuning.interrupt import stopped_at_once
+from sktune.tuning.loop import TRIALS_PER_FLOOR_SAMPLE, queued_first
+from sktune.tuning.prepare import bind_space, check_space_options, space_spec
+from sktune.tuning.request import DEFAULT_TRIALS, Request
+from sktune.tuning.time_budget import TimeBudget
+from sktune.tuning.trials import Trials
+from sktune.worker import make_runner
+from sktune.worker.jobs import Opened, RunnerSetup
+
+ASSUMED_COMPILE_S: Mapping[bool, float] = {True: 15.0, False: 60.0}
+"""Seconds that a run compiles, by whether it is sktune that compiles (Inductor). Both are assumed: no run has compiled
+when they are used, and no figure of an NPU is known."""
+SHOWN_TRIALS = (10, 20, 40)
+"""Numbers of trials whose durations are told where the request has none."""
+NEEDS_RECIPE = "--rehearse starts the program of a recipe once; give --recipe, or use `sktune inspect`"
+OF_DEVICES = frozenset({"ranks", "memory of devices"})
+"""Findings on a recipe that stand-ins can make up for in a rehearsal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForetoldTrial:
+    """A trial that a new study begins with, whatever its results.
+
+    Attributes:
+        number: in the study.
+        origin: a starting point's name, or the sampler's.
+        shape: of its plan, in a few words.
+        refused: why it ends without a run; empty if it runs.
+    """
+
+    number: int
+    origin: str
+    shape: str
+    refused: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a rehearsal has shown.
+
+    Attributes:
+        recipe: that was rehearsed.
+        findings: of ``doctor --recipe``.
+        start: the first start.
+        space: of the search.
+        first: the trials that do not depend on results.
+        later: names of the other starting points, which the sampler tries next in an order that depends on results.
+        trials: numbers of trials whose durations were asked for.
+        verify_steps: decode steps on which finalists would be compared.
+    """
+
+    recipe: Recipe
+    findings: tuple[Finding, ...]
+    start: FirstStart
+    space: SearchSpace
+    first: tuple[ForetoldTrial, ...]
+    later: tuple[str, ...]
+    trials: tuple[int, ...]
+    verify_steps: int
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a search could start on this machine."""
+        return not self.start.stand_ins and all(finding.state is State.OK for finding in self.findings)
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Number of layers of each kind."""
+        return dict(Counter(layer.kind for layer in self.start.layout.layers))
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds that a run is assumed to compile."""
+        return ASSUMED_COMPILE_S[backend_info(self.recipe.backend).compiles_programs]
+
+    @property
+    def run_s(self) -> float:
+        """Seconds of a run with a plan: the start's own, and the compilation that is assumed."""
+        return self.start.seconds + self.compile_s
+
+    def runs(self, trials: int) -> int:
+        """Return how often a search with so many trials starts the program after its first start.
+
+        Said for one that finds a winner, whose last runs verify it, and in which no trial fails.
+        """
+        alternates = self.start.alternates
+        floor_samples = math.ceil(trials / TRIALS_PER_FLOOR_SAMPLE) - alternates  # a baseline run is the first of them
+        finalists = min(MAX_FINALISTS, trials)
+        verified = 2 if min(self.verify_steps, self.start.steps) > VERIFIED_STEPS else 0
+        processes = backend_info(self.recipe.backend).final_processes
+        return BASELINES + floor_samples + trials + verified + processes * (finalists + (not alternates))
+
+    def search_s(self, trials: int) -> float:
+        """Return how long a search with so many trials takes, its first start included."""
+        return self.start.seconds + self.runs(trials) * self.run_s
+
+    def summary(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        start = self.start
+        return {
+            "recipe": self.recipe.name,
+            "can_start": self.can_start,
+            "findings": [asdict(finding) for finding in self.findings],
+            "stand_ins": list(start.stand_ins),
+            "decode": start.decode.function,
+            "ranks": self.recipe.all_ranks,
+            "units": len(start.layout.units),
+            "layers": len(start.layout.layers),
+            "kinds": self.kinds,
+            "plans": self.space.size,
+            "decode_steps": start.steps,
+            "loading_seconds": start.loading_s,
+            "step_seconds": start.step_s,
+            "seconds": start.seconds,
+            "assumed_compile_seconds": self.compile_s,
+            "first_trials": [
+                {"trial": trial.number, "origin": trial.origin, "shape": trial.shape, "refused": trial.refused,
+                 "seconds": 0.0 if trial.refused else self.run_s}
+                for trial in self.first
+            ],
+            "starting_points": list(self.later),
+            "durations": [
+                {"trials": trials, "runs": 1 + self.runs(trials), "seconds": self.search_s(trials),
+                 "compile_seconds": self.runs(trials) * self.compile_s}
+                for trials in self.trials
+            ],
+        }  # fmt: skip
+
+
+def rehearse(request: Request) -> Rehearsal:
+    """Check a recipe as ``doctor`` does, start its program once, and return what a new search would do.
+
+    No study is created, and nothing that sktune writes is left.
+
+    Raises:
+        BadInputError: the request has no recipe, or its program would run on other hosts.
+        BackendError: something is missing that the start needs, or the program does not run.
+        TargetError: no call could be a decode step, or the ranks run different modules.
+        SpaceError: the space does not fit the model.
+        InterruptedSearchError: Ctrl-C, SIGTERM or SIGHUP.
+    """
+    if request.recipe is None:
+        raise BadInputError(NEEDS_RECIPE)
+    if request.engine != "local":
+        raise BadInputError("--rehearse starts the program on this host alone; leave out --engine")
+    spec, preset = request.target()
+    wanted = space_spec(request, spec, preset)
+    check_space_options(wanted)
+    strategy = find_strategy(request.strategy)
+    findings = examine_recipe(request.recipe)
+    recipe = read_recipe(Path(spec.source))
+    _refuse_unstartable(findings)
+    with stopped_at_once("the rehearsal"), _scratch(request.runs) as folder:
+        start = first_start(recipe, wanted, folder, stands_in=spec.device == "npu")
+        # The start has waited for another inference to end.
+        findings = tuple(each for each in findings if each.what != OTHER_INFERENCE or each.state is State.OK)
+        space = bind_space(wanted, start.layout, spec)
+        setup = RunnerSetup(spec, wanted, folder, folder / "cache")
+        first = tuple(_first_trials(request, setup, space, strategy, start))
+    tried = {trial.origin for trial in first}
+    later = [point.name for point in space.starting_points if point.name not in tried]
+    limit = space.size - 1  # without the baseline
+    asked = (request.trials,) if request.trials is not None else SHOWN_TRIALS
+    return Rehearsal(
+        recipe, findings, start, space, first, tuple(later) if strategy.takes_starting_points else (),
+        tuple(dict.fromkeys(min(trials, limit) for trials in asked)), request.verify_steps,
+    )  # fmt: skip
+
+
+def _refuse_unstartable(findings: Sequence[Finding]) -> None:
+    """Raise ``BackendError`` if something is missing that stand-ins and waiting cannot make up for."""
+    for finding in findings:
+        is_needed = finding.backend in ("recipe", "all") and finding.what not in (*OF_DEVICES, OTHER_INFERENCE)
+        if is_needed and finding.state is not State.OK:
+            fix = f"; {finding.fix}" if finding.fix else ""
+            raise BackendError(f"the program was not started: {finding.what}: {finding.found}{fix}")
+
+
+@contextmanager
+def _scratch(runs: Path) -> Iterator[Path]:
+    """Yield a folder beside the studies, as the program may see no other, which is removed with all that is in it."""
+    is_new = not runs.exists()
+    runs.mkdir(parents=True, exist_ok=True)
+    try:
+        with TemporaryDirectory(prefix=".rehearsal-", dir=runs, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    finally:
+        if is_new:
+            with suppress(OSError):  # something else is in it by now
+                runs.rmdir()
+
+
+def _first_trials(
+    request: Request, setup: RunnerSetup, space: SearchSpace, strategy: Strategy, start: FirstStart
+) -> Iterator[ForetoldTrial]:
+    """Yield the trials that a new study begins with, up to the first one that depends on a result.
+
+    They are asked of the strategy, in a study that is thrown away.
+    """
+    backend = backend_info(setup.spec.backend)
+    study = TuningStudy.open("rehearsal", sqlite_url(setup.folder), create=True)
+    study.queue(queued_first(request, space, strategy))
+    seconds = {"load": start.seconds, "baseline": start.seconds}
+    opened = Opened(start.layout, setup.spec.name, seconds, traits=traits_of(backend))
+    events: list[Event] = []
+    trials = Trials(
+        request, backend, study, TimeBudget(math.inf, 0.0), events.append, make_runner(setup), opened, space.layout,
+        lambda: 1,
+    )  # fmt: skip
+    runs = False
+    for _ in range(min(request.trials or DEFAULT_TRIALS, space.size - 1)):
+        if runs and not any(trial.state is TrialState.WAITING for trial in study.trials()):
+            return
+        events.clear()
+        runs |= trials.propose(space, strategy) is not None
+        began = next(event for event in events if isinstance(event, TrialStarted))
+        refused = next((event.detail for event in events if isinstance(event, TrialFinished)), "")
+        yield ForetoldTrial(began.trial, began.origin, began.shape, refused)

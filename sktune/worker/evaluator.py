@@ -1,0 +1,391 @@
+"""Judges plans: each is compiled, verified against the baseline, and measured alternately with it."""
+
+import gc
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from sktune.backends.base import Backend, Compiled, CompileError, Observe, OnScope, Step, ignore
+from sktune.core.delivery import Delivery
+from sktune.core.errors import BackendError, MachineError, described, machine_failure
+from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Stage
+from sktune.core.plan import Plan
+from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
+from sktune.measure.confidence_sequence import Comparison
+from sktune.measure.devices import device_of, ran_out_of_memory
+from sktune.measure.latency import Budget
+from sktune.measure.noise_floor import NoiseFloorSample, Threshold
+from sktune.measure.winner import BASELINE_REPEAT, MAX_FINALISTS
+from sktune.targets.base import Target
+from sktune.worker.jobs import Report
+from sktune.worker.machine import MEND_MACHINE
+from sktune.worker.step_timer import SampleSink, StepTimer, discard, quiet_collector
+from sktune.worker.verifier import Verifier
+
+logger = logging.getLogger(__name__)
+
+SHORTLIST_BUDGET = Budget(halfwidth=0.015, seconds=3.0, wait_s=3.0, min_rounds=12, warm_up_rounds=3)
+"""It only ranks, for which a few rounds of slow steps suffice; fast ones have hundreds in this time."""
+FINAL_BUDGET = Budget(halfwidth=0.004, seconds=3.0, wait_s=3.0, min_rounds=28)
+"""For each process of the comparison."""
+FLOOR_BUDGET = Budget(halfwidth=0.002, seconds=1.5, wait_s=1.0)
+ANSWER_S = 0.3
+"""Time before a deadline at which a measurement ends, so that its result is stored."""
+
+
+class OutOfMemoryDuringTrialError(Exception):
+    """Memory ran out, so the process can no longer be relied on. ``blamed`` is as in ``CompileError``."""
+
+    def __init__(self, message: str, blamed: str = "") -> None:
+        super().__init__(message)
+        self.blamed = blamed
+
+
+class PlanEvaluator:
+    """Judges plans of one target on one backend, against one baseline.
+
+    Args:
+        target: what is compiled.
+        backend: what compiles it.
+        heartbeat: called from time to time during measurements.
+
+    Attributes:
+        ends_s: when measurements and verifications must have ended, however few rounds or steps they have, on the clock
+            of ``time.monotonic``.
+
+    Raises:
+        BackendError: the baseline cannot be compiled or run.
+        NotDeterministicError: the baseline is not deterministic.
+    """
+
+    def __init__(self, target: Target, backend: Backend, heartbeat: Callable[[], None] = lambda: None) -> None:
+        self._backend = backend
+        self.ends_s = math.inf
+        self._device = device_of([*target.module.parameters(), *target.state.values()])
+        began_s = time.monotonic()
+        try:
+            self._baseline = backend.compile(Plan())
+        except CompileError as failure:
+            raise BackendError(f"the baseline does not compile: {failure}") from failure
+        # A simulation runs the model itself for every plan, so there are no bits to compare.
+        is_real = self._baseline.simulated_ms is None
+        self._verifier = Verifier(target, backend, self._baseline) if is_real else None
+        self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, heartbeat)
+        self._step_s = self._timer.quiet_step_s(self._baseline.step) if is_real else 0.0
+        self._baseline_s = time.monotonic() - began_s
+        # These objects live as long as the process: freezing them saves 0.25 s in each garbage collection.
+        gc.collect()
+        gc.freeze()
+
+    @property
+    def baseline(self) -> Step:
+        """The baseline's compiled step."""
+        return self._baseline.step
+
+    @property
+    def baseline_digest(self) -> str:
+        """Digest of the bits that the baseline computes; empty in a simulation."""
+        return self._verifier.baseline_digest if self._verifier else ""
+
+    @property
+    def model_difference(self) -> str:
+        """Where the baseline differs from the uncompiled model; empty if nowhere."""
+        return self._verifier.model_difference if self._verifier else ""
+
+    def check_machine(self) -> None:
+        """Compile one operator, if that is cheap; raise what keeps the machine from it."""
+        self._backend.check_machine()
+
+    def judge(
+        self,
+        plan: Plan,
+        report: Report,
+        budget: Budget | None = None,
+        known: Mapping[str, int] = MappingProxyType({}),
+        *,
+        banned: Mapping[str, str] = MappingProxyType({}),
+        threshold: Threshold | None = None,
+        keep: SampleSink = discard,
+        on_scope: OnScope = ignore,
+        on_score: Callable[[Outcome], None] = lambda outcome: None,
+    ) -> Outcome:
+        """Run one trial of ``plan``. Failures of the plan are outcomes.
+
+        A plan that compiles to the same kernels as a ``known`` trial (number by fusion digest) is not measured again,
+        and a plan with a ``banned`` region (difference by key) is not run. A plan that cannot beat the ``threshold`` is
+        measured only until that is certain. ``on_scope`` is called with the label of each scope as it is compiled or
+        first run, and ``on_score`` with the outcome before its scopes are timed, which adds only ``scope_times`` and
+        ``seconds``.
+
+        Raises:
+            OutOfMemoryDuringTrialError: the process must not be used any more.
+            MachineError: the machine fails, not the plan.
+        """
+        seconds: dict[str, float] = {}
+        self._ban(banned)
+        try:
+            measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep, seconds)
+            compiled, outcome = self._judge(plan, report, seconds, known, on_scope, measured)
+        except CompileError as failure:
+            self._refuse_failure_of_machine(failure)
+            if ran_out_of_memory(failure):
+                raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
+            logger.info("the plan does not compile", exc_info=True)
+            # A simulated plan that hangs does compile: it would hang in its first step.
+            stage = Stage.VERIFY if failure.reason == Reason.TIMEOUT else Stage.COMPILE
+            return Outcome(Reason(failure.reason), str(failure), seconds=seconds, blamed=failure.blamed, stage=stage)
+        except Exception as failure:
+            self._refuse_failure_of_machine(failure)
+            if ran_out_of_memory(failure):
+                raise OutOfMemoryDuringTrialError(described(failure)) from failure
+            logger.info("a step fails", exc_info=True)
+            if "verify" in seconds:
+                stage = Stage.MEASURE if "measure" in seconds else Stage.VERIFY
+                return Outcome(Reason.CRASHED, f"a step fails: {described(failure)}", seconds=seconds, stage=stage)
+            detail = f"the first step fails: {described(failure)}"
+            return Outcome(Reason.COMPILE_FAILED, detail, seconds=seconds, stage=Stage.COMPILE)
+        was_run = outcome.speedup is not None or outcome.reason is Reason.MISMATCH
+        if not was_run or compiled.observe is None:
+            return outcome
+        on_score(outcome)
+        report("observe")
+        with _timed(seconds, "observe"):
+            scope_times = self._observed(compiled.observe)
+        return replace(outcome, scope_times=scope_times, seconds=seconds)
+
+    def _refuse_failure_of_machine(self, failure: Exception) -> None:
+        """Raise ``MachineError`` if a failure names the machine, or one operator does not compile either."""
+        problem = machine_failure(failure)
+        # After an error of a kernel nothing works in this process, whatever the machine's state.
+        if not problem and not re.search(r"\b(CUDA|NPU) (driver )?error", str(failure)):
+            try:
+                self._backend.check_machine()
+            except Exception as another:  # noqa: BLE001 - whatever it is, it is not the plan's
+                problem = f"one operator does not compile either: {described(another)}"
+        if problem:
+            raise MachineError(f"the machine fails, not the plan: {problem}; {MEND_MACHINE}") from failure
+
+    def _judge(
+        self,
+        plan: Plan,
+        report: Report,
+        seconds: dict[str, float],
+        known: Mapping[str, int],
+        on_scope: OnScope,
+        measured: Callable[[Compiled], dict[str, Any]],
+    ) -> tuple[Compiled, Outcome]:
+        report("compile")
+        with _timed(seconds, "compile"):
+            compiled = self._backend.compile(plan, on_scope)
+        if (twin := known.get(compiled.fusion_digest)) is not None:
+            return compiled, Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
+        if compiled.fusion_digest and compiled.fusion_digest == self._baseline.fusion_digest:
+            detail = "its scopes contain no operators: it has the same kernels as the baseline"
+            return compiled, Outcome(Reason.SLOWER, detail, seconds=seconds, stage=Stage.COMPILE)
+        report("verify")
+        self._device.reset_peak_memory()
+        with _timed(seconds, "verify"):
+            verification = self._verifier.quick(plan, compiled) if self._verifier else None
+        facts: dict[str, Any] = {
+            "seconds": seconds,
+            "regions": compiled.regions,
+            "reused": compiled.reused,
+            "code_digest": compiled.code_digest,
+            "fusion": compiled.fusion,
+            "fused": compiled.fused,
+            "fusion_digest": compiled.fusion_digest,
+            "peak_memory_bytes": self._device.peak_memory_bytes(),
+            "verification": verification,
+        }
+        if verification is not None and not verification.is_identical:
+            return compiled, Outcome(**facts).after(verification)
+        report("measure")
+        with _timed(seconds, "measure"):
+            facts |= measured(compiled)
+        if facts["comparison"] == Comparison.SLOWER:
+            detail = f"{facts['speedup'].ratio:.3f}x the baseline's speed"
+            return compiled, Outcome(Reason.SLOWER, detail, stage=Stage.MEASURE, **facts)
+        return compiled, Outcome(**facts)
+
+    def verify(
+        self,
+        plan: Plan,
+        report: Report,
+        *,
+        steps: int = DEFAULT_VERIFY_STEPS,
+        seconds: float | None = None,
+        banned: Mapping[str, str] = MappingProxyType({}),
+    ) -> Verification | None:
+        """Compare ``plan`` with the baseline: each distinct region with its kernels, then ``steps`` decode steps.
+
+        Args:
+            plan: to verify.
+            report: called with each stage as it begins, and with the steps that were compared.
+            steps: fewest decode steps to compare.
+            seconds: time limit, without compilation; None for no limit. If it is reached, fewer steps are compared and
+                the bound is weaker.
+            banned: regions known to differ from their kernels: the difference, by key.
+
+        Returns:
+            None for a simulation, and if no more was compared than in a trial. A plan that no longer compiles has the
+            reason as its difference.
+        """
+        if self._verifier is None:
+            return None
+        self._ban(banned)
+        report(Stage.COMPILE)
+        try:
+            compiled = self._backend.compile(plan)
+        except CompileError as failure:
+            return Verification(difference=f"does not compile: {failure}", is_broken=True)
+        report(Stage.VERIFY)
+        left_s = min(math.inf if seconds is None else seconds, self._left_s)
+        return self._verifier.thorough(plan, compiled, steps, left_s, report)
+
+    def deliver(self, plan: Plan, folder: Path) -> Delivery | None:
+        """Write the compiled code of ``plan`` into ``folder``; None if the backend cannot export it.
+
+        Raises:
+            BackendError: the plan does not compile to the same code again, or the folder cannot be written.
+        """
+        try:
+            compiled = self._backend.compile(plan)
+        except CompileError as failure:
+            raise BackendError(f"the plan no longer compiles: {failure}") from failure
+        return compiled.deliver(folder) if compiled.deliver else None
+
+    @property
+    def _left_s(self) -> float:
+        return self.ends_s - time.monotonic() - ANSWER_S
+
+    def _sized(self, budget: Budget, contenders: Sized, compile_s: float | None = None) -> Budget:
+        """Return ``budget`` with time for enough rounds of a step that is slow on a quiet machine, up to the deadline.
+
+        Steps that a busy machine slows down get as much more time as it took to compile them, by default the baseline:
+        its load may never end.
+        """
+        patience_s = self._baseline_s if compile_s is None else compile_s
+        sized = replace(budget.for_steps(self._step_s, len(contenders)), patience_s=patience_s)
+        return sized.within(self._left_s)
+
+    def _ban(self, banned: Mapping[str, str]) -> None:
+        if self._verifier:
+            self._verifier.banned.update(banned)
+
+    def _observed(self, observe: Observe) -> tuple[ScopeTime, ...]:
+        """Return the time of each piece; empty if that fails, as the trial already has its figure."""
+        try:
+            with quiet_collector(), torch.no_grad():
+                return observe(self._timer.begin)
+        except Exception:
+            logger.warning("the time of each scope could not be measured", exc_info=True)
+            return ()
+
+    def _measured(
+        self, budget: Budget, threshold: Threshold, keep: SampleSink, seconds: Mapping[str, float], compiled: Compiled
+    ) -> dict[str, Any]:
+        """Measure the plan; return the fields of the outcome that result."""
+        entries = {"baseline": self._baseline, "plan": compiled}
+        sized = self._sized(budget, entries, seconds.get(Stage.COMPILE, 0.0))
+        speedups, noise = self._timer.compare(entries, sized, keep, threshold.is_out_of_reach)
+        return {
+            "speedup": speedups["plan"],
+            "comparison": threshold.comparison(speedups["plan"]),
+            "noise_floor": threshold.noise_floor,
+            "noise": noise,
+        }
+
+    def sample_noise_floor(self, before_trial: int, keep: SampleSink = discard) -> NoiseFloorSample | None:
+        """Compare the baseline with a second copy of itself; None where nothing is measured."""
+        if self._verifier is None:
+            return None
+        seconds: dict[str, float] = {}
+        with _timed(seconds, "floor"):
+            entries = {"baseline": self._baseline, BASELINE_REPEAT: self._backend.compile(Plan())}
+            speedups, noise = self._timer.compare(entries, self._sized(FLOOR_BUDGET, entries), keep)
+        return NoiseFloorSample(before_trial, speedups[BASELINE_REPEAT], noise, seconds["floor"])
+
+    def shortlisted(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: SampleSink = discard) -> list[str]:
+        """Compile ``plans`` again and return their names, the fastest first; those that do not compile come last.
+
+        A trial's figure can be 20% off, depending on the state of machine and worker, so plans are also measured side
+        by side before the fastest are chosen.
+        """
+        entries, broken = self._compile_all(
+            {name: partial(self._backend.compile, plan) for name, plan in plans}, report
+        )
+        names = list(entries)
+        if len(entries) > MAX_FINALISTS:
+            report("measure")
+            together = {"baseline": self._baseline, **entries}
+            speedups, _ = self._timer.compare(together, self._sized(SHORTLIST_BUDGET, together), keep)
+            names.sort(key=lambda name: speedups[name].ratio, reverse=True)
+        return [*names, *(row.name for row in broken)]
+
+    def final(
+        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: SampleSink = discard
+    ) -> tuple[list[FinalRow], str]:
+        """Compile, verify and measure ``plans`` and ``references`` alternately with the baseline and its second copy.
+
+        Returns the rows, the baseline first and the plans in the given order, and the machine's noise; see
+        ``sktune.measure.latency.Measurement``. Entries that do not compile come last.
+        """
+        makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
+        if self._verifier:
+            makers = {BASELINE_REPEAT: partial(self._backend.compile, Plan()), **makers}
+        entries, broken = self._compile_all(makers, report)
+        entries = {"baseline": self._baseline, **entries}
+        if references:
+            compiled, not_compiled = self._compile_all(self._backend.references(), report)
+            entries, broken = {**entries, **compiled}, broken + not_compiled
+        verdicts = {}
+        for name, entry in entries.items():
+            report("verify")
+            verdicts[name] = self._verifier.difference(entry) if self._verifier else None
+        equal = f"identical on {self._verifier.quick_steps} steps" if self._verifier else "not verified: simulated"
+        report("measure")
+        speedups, noise = self._timer.compare(entries, self._sized(FINAL_BUDGET, entries), keep)
+        rows = [
+            FinalRow(
+                name,
+                speedups[name],
+                str(verdicts[name]) if verdicts[name] else equal,
+                verdicts[name] is None if self._verifier else None,
+                entry.code_digest,
+            )
+            for name, entry in entries.items()
+        ]
+        return rows + broken, noise
+
+    def _compile_all(
+        self, makers: Mapping[str, Callable[[], Compiled]], report: Report
+    ) -> tuple[dict[str, Compiled], list[FinalRow]]:
+        compiled: dict[str, Compiled] = {}
+        broken: list[FinalRow] = []
+        for name, make in makers.items():
+            report("compile")
+            try:
+                compiled[name] = make()
+            except CompileError as failure:
+                self._refuse_failure_of_machine(failure)
+                broken.append(FinalRow(name, None, f"does not compile: {failure}", False))
+        return compiled, broken
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[stage] = time.perf_counter() - start

@@ -1,0 +1,433 @@
+"""The worker's client: keeps a worker alive, sends it requests, and turns its death into an outcome."""
+
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+from sktune.backends import backend_info
+from sktune.core.delivery import Delivery
+from sktune.core.errors import BackendError, MachineError, OutOfTimeError, TargetError, first_line
+from sktune.core.files import real_path
+from sktune.core.layout import Layout
+from sktune.core.outcome import FinalRow, Outcome, Reason, Stage
+from sktune.core.plan import Plan
+from sktune.core.verification import Verification
+from sktune.measure import samples
+from sktune.measure.noise_floor import NoiseFloorSample
+from sktune.measure.placement import Machine
+from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
+from sktune.worker.cache_size import trim
+from sktune.worker.explain import explained
+from sktune.worker.jobs import (
+    CompareRequest,
+    DurationEstimates,
+    JudgeRequest,
+    NamedPlan,
+    Opened,
+    ProcessComparison,
+    Report,
+    RunnerSetup,
+    RunnerTraits,
+    VerifyRequest,
+    silent,
+)
+from sktune.worker.machine import MEND_MACHINE, refuse_failure_of_machine, rename_old
+from sktune.worker.process import (
+    StageTimeoutError,
+    WorkerDiedError,
+    WorkerProcess,
+    environment_of,
+    work_folder,
+)
+
+logger = logging.getLogger(__name__)
+
+OPEN_TIMEOUT_S = 3600.0
+"""Loading a large checkpoint takes long; a worker that is not ready after an hour never will be.
+
+One that neither computes nor reads is not waited for that long: see ``MIN_RUN_TIMEOUT_S``."""
+LOGGED = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED)
+"""Failures that the logs of compiler and runtime may explain."""
+MIN_RUN_TIMEOUT_S = 60.0
+"""Verifying and measuring take seconds; a step that hangs, or a worker that does nothing while it opens a model, is
+killed after this, or the compile timeout if longer; so is one that compiles a single operator to try the machine."""
+MIN_FINALIST_S = 0.01
+
+
+class WorkerRunner:
+    """Runs requests in a worker process, which is started when needed and replaced when it dies; a ``Runner``.
+
+    Entering it starts a worker early if none was ever started in the study's folder. For backends that need a fresh
+    process for each plan, a worker that has judged one is replaced before the next.
+    """
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        self._setup, self._spec, self._folder = setup, setup.spec, setup.folder
+        self._compile_timeout_s = setup.compile_timeout_s
+        self._backend = backend_info(self._spec.backend)
+        self._traits = RunnerTraits(
+            measures_time=not self._backend.is_simulated,
+            # Graphs on an NPU never free their memory: hold as few as possible in one process.
+            max_shortlisted=MAX_FINALISTS if self._backend.needs_fresh_process else MAX_SHORTLISTED,
+            final_processes=self._backend.final_processes,
+        )
+        self._worker: WorkerProcess | None = None
+        self._next: WorkerProcess | None = None
+        self._starts = 0
+        self._opened: Opened | None = None
+        self._has_judged = False
+        self._work: Path | None = None
+        self._modules: dict[str, str] = {}
+        self._is_crowded = False
+        self.deadline_s = math.inf
+
+    def __enter__(self) -> Self:
+        if not (self._folder / "logs").exists():
+            self._start()  # its imports take as long as creating the study's database
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill the worker and its compilers."""
+        self._end_worker()
+        if self._next is not None:
+            self._next.stop()
+        self._next = None
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+        self._worker, self._opened, self._has_judged = None, None, False
+
+    def open(self) -> Opened:
+        """Load the model and record the baseline, unless a worker is ready; see ``Runner.open``.
+
+        Raises:
+            SktuneError: raised in the worker; its class is preserved.
+            BackendError: the worker dies, hangs, or takes longer than an hour.
+        """
+        if self._has_judged and self._backend.needs_fresh_process:
+            self.close()
+        if self._worker is None:
+            self._start()
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
+        """Run one trial. Whatever happens to the worker becomes the outcome, unless it is the machine's failure."""
+        self._yield_cores()
+        self.open()
+        self._has_judged = True
+        outcome = self._judge(request, report)
+        if outcome.reason in LOGGED:
+            self._refuse_failure_of_machine(request.log)
+        if outcome.reason is Reason.TIMEOUT and outcome.stage is Stage.COMPILE:
+            self._refuse_compiler_that_hangs(request.log)
+        outcome = self._explained(outcome, request.plan)
+        return replace(outcome, noise=self._noise(outcome.noise)) if outcome.speedup else outcome
+
+    def _yield_cores(self) -> None:
+        """Replace a worker whose threads do not wait for one another as the machine's present load requires.
+
+        By default a thread that waits for the others keeps its core busy. If other processes need the core, too, the
+        threads take turns in waiting, and steps were 300 times slower. The number of threads stays as it is: bits and
+        compiled code may depend on it.
+        """
+        if not self._traits.measures_time or self._spec.device != "cpu":
+            return
+        is_crowded = Machine.look().is_crowded(self._setup.placement)
+        if is_crowded != self._is_crowded:
+            self.close()
+        self._is_crowded = is_crowded
+
+    def _noise(self, noise: str) -> str:
+        """Return what disturbed a measurement."""
+        crowded = "other processes need the cores: threads that wait leave theirs" if self._is_crowded else ""
+        return "; ".join(filter(None, (noise, crowded)))
+
+    def _refuse_failure_of_machine(self, log: str) -> None:
+        folders = (self._folder, self._setup.cache, Path(tempfile.gettempdir()))
+        refuse_failure_of_machine([self._folder / "logs" / log], folders)
+
+    def _refuse_compiler_that_hangs(self, log: str) -> None:
+        """Raise ``MachineError`` if one operator does not compile in time either, by the next worker."""
+        if self._backend.needs_fresh_process:
+            return  # it compiles no single operator: its logs name the machine
+        self.open()
+        try:
+            self._answer("sound", silent, log=log, do="check")
+        except BackendError as failure:
+            raise MachineError(
+                f"the machine fails, not the plan: one operator does not compile either: "
+                f"{failure.__cause__ or failure}; {MEND_MACHINE}, or set a longer --compile-timeout"
+            ) from failure
+
+    def _judge(self, request: JudgeRequest, report: Report) -> Outcome:
+        stage, scope = Stage.COMPILE, ""
+        scored: Outcome | None = None
+        log = f"logs/{request.log}"
+        rename_old(self._log(request.log))
+        try:
+            for message in self._ask(
+                request.log,
+                do="trial",
+                plan=request.plan.to_dict(),
+                known=dict(request.known),
+                threshold=asdict(request.threshold),
+                banned=dict(request.banned),
+            ):
+                if "stage" in message:
+                    stage, scope = Stage(message["stage"]), ""
+                    report(stage)
+                scope = message.get("scope", scope)
+                if "scored" in message:
+                    scored = replace(Outcome.from_dict(message["scored"]), log=log)
+                if "outcome" in message:
+                    outcome = replace(Outcome.from_dict(message["outcome"]), log=log)
+                    if outcome.reason is Reason.CRASHED:
+                        self.close()  # what a crashed plan left behind must not affect the next one
+                    return replace(outcome, stage=outcome.stage or stage) if outcome.reason else outcome
+        except OutOfTimeError:
+            if scored is None:
+                raise
+            return scored
+        except (StageTimeoutError, WorkerDiedError) as failure:
+            if scored:
+                logger.warning("the time of each scope could not be measured: %s", failure)
+                return scored
+            where = f"scope {scope}: " if scope else ""
+            if isinstance(failure, StageTimeoutError):
+                return Outcome(Reason.TIMEOUT, f"{where}{failure}", blamed=scope, log=log, stage=stage)
+            detail = f"{where}{failure} during {stage}"
+            return Outcome(Reason.CRASHED, detail, blamed=scope, log=log, stage=stage)
+        raise BackendError(f"the worker's answer is incomplete; see {log}")
+
+    def _explained(self, outcome: Outcome, plan: Plan) -> Outcome:
+        """Add the cause of a failure, as found in the worker's CANN logs and the trial's log."""
+        if outcome.reason not in LOGGED or self._work is None:
+            return outcome
+        logs = [*sorted(self._work.rglob("*.log")), self._folder / outcome.log]
+        return explained(outcome, plan, logs)
+
+    def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
+        """Compare the baseline with a second copy of itself; see ``Runner.sample_noise_floor``."""
+        self.open()
+        log = f"floor-{before_trial:04d}.log"
+        sample = self._answer("floor", silent, log=log, do="floor", before_trial=before_trial)["floor"]
+        return NoiseFloorSample.from_dict(sample) if sample else None
+
+    def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
+        """Measure the plans again in one process; return their names, the fastest first."""
+        self.open()
+        report = self._starting_next(report)
+        answer = self._answer("shortlisted", report, log="qualifying.log", do="shortlist", plans=_entries(plans))
+        names: list[str] = answer["shortlisted"]
+        return names
+
+    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
+        """Compare a plan with the baseline far more thoroughly than its trial did; see ``PlanEvaluator.verify``."""
+        self.open()
+        values = {"plan": request.plan.to_dict(), "steps": request.steps, "seconds": request.seconds,
+                  "banned": dict(request.banned)}  # fmt: skip
+        try:
+            answer = self._answer("verified", report, log=f"verify-{request.name}.log", do="verify", **values)
+        except BackendError as failure:
+            return Verification(difference=str(failure), is_broken=True)
+        return Verification.from_dict(answer["verified"]) if answer["verified"] else None
+
+    def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
+        """Compare plans in a fresh process; see ``Runner.compare``.
+
+        If the process dies, each plan is compared with the baseline in a separate process, and a plan that kills that
+        one too has a row without a speedup. The references are the uncompiled model and torch.compile.
+        """
+        log = f"final-{request.process}"
+        if request.is_followed:
+            report = self._starting_next(report)
+        comparison = self._compare(request.plans, report, log, request.references)
+        rows, noise = comparison.rows, comparison.noise
+        if all(row.speedup is None for row in rows):
+            alone = self._compare((), report, log, references=False)
+            rows, noise = [*alone.rows, *rows], alone.noise
+        return ProcessComparison(sorted(rows, key=lambda row: row.speedup is None), noise)
+
+    def _starting_next(self, report: Report) -> Report:
+        """Return a report that also starts the next worker while plans are compiled, and stops it during measurements.
+
+        Its imports take more than half of the time until it has opened a small model. If it cannot be started now,
+        that is tried again when it is needed.
+        """
+        if self._backend.needs_fresh_process or self._backend.is_simulated:
+            return report
+
+        def starting(stage: str) -> None:
+            if stage == Stage.COMPILE and self._next is None:
+                with suppress(BackendError):
+                    self._next = self._started()
+            if self._next is not None:
+                self._next.pause(is_paused=stage == Stage.MEASURE)
+            report(stage)
+
+        return starting
+
+    def _compare(self, plans: Sequence[NamedPlan], report: Report, log: str, references: bool) -> ProcessComparison:
+        if self._traits.measures_time:  # computed figures would be the same in a fresh process
+            self._end_worker()
+        self._yield_cores()
+        self.open()
+        values = {"plans": _entries(plans), "references": references}
+        try:
+            answer = self._answer("final", report, log=f"{log}.log", do="final", **values)
+            rows = [FinalRow.from_dict(row) for row in answer["final"]]
+            return ProcessComparison(rows, self._noise(answer["noise"]))
+        except BackendError as failure:
+            if not plans and not references:
+                raise
+            reason = str(failure)
+        if references:
+            # The references are what the user has without sktune: their failure must not fail the comparison.
+            logger.warning("%s; comparing again without torch.compile of the whole step", reason)
+            return self._compare(plans, report, log, references=False)
+        if len(plans) == 1:
+            return ProcessComparison([FinalRow(plans[0][0], None, reason, None, "")])
+        logger.warning("%s; comparing each plan in a separate process", reason)
+        parts = [self._compare([plan], report, f"{log}-{plan[0]}", references=False) for plan in plans]
+        rows = [row for part in parts for row in part.rows]
+        return ProcessComparison(rows, "; ".join(part.noise for part in parts if part.noise))
+
+    def deliver(self, plan: Plan, folder: Path, report: Report, /) -> Delivery | None:
+        """Write the compiled code of ``plan`` into ``folder``; see ``PlanEvaluator.deliver``."""
+        self.open()
+        values = {"plan": plan.to_dict(), "folder": str(real_path(folder))}
+        delivered = self._answer("delivered", report, log="deliver.log", do="deliver", **values)["delivered"]
+        return Delivery.from_dict(delivered) if delivered else None
+
+    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
+        """Estimate durations: a finalist is compiled from the cache, unless each plan needs a fresh process."""
+        opening_s = sum(opened.seconds.values())
+        trial_s = median(sum(seconds.values()) for seconds in trials)
+        if self._backend.needs_fresh_process:
+            trial_s, finalist_s = trial_s + opening_s, trial_s
+        else:
+            finalist_s = median(sum(seconds.values()) - seconds.get("compile", 0.0) for seconds in trials)
+        traits = self._traits
+        return DurationEstimates(
+            opening_s, trial_s, max(finalist_s, MIN_FINALIST_S), traits.max_finalists, traits.final_processes
+        )
+
+    def _start(self) -> None:
+        self._worker, self._next = self._next, None
+        if self._worker is None or self._worker.has_ended:
+            self._end_worker()
+            self._worker = self._started()
+        self._worker.pause(is_paused=False)
+
+    def _started(self) -> WorkerProcess:
+        """Return a new worker, which begins with its imports."""
+        self._work = work_folder(self._backend, self._folder, self._starts)
+        placement = self._setup.placement
+        environment = environment_of(self._spec, self._setup.cache, self._work)
+        waiting = {"OMP_WAIT_POLICY": "passive"} if self._is_crowded else {}  # OpenMP 5.2, 21.7
+        environment |= {**placement.environment, **waiting, **self._setup.variables}
+        folder, log = self._work or Path.cwd(), self._log("worker.log")
+        if self._starts == 0:
+            trim(self._setup.cache)
+        self._starts += 1
+        try:
+            with placement.applied():
+                return WorkerProcess(self._spec.backend, folder, environment, log)
+        except OSError as failure:
+            raise BackendError(
+                f"the worker cannot be started: {first_line(failure)}; "
+                "see `ulimit -a` and `df`, free what is missing and run again"
+            ) from failure
+
+    def _open(self) -> Opened:
+        delivered = None
+        if self._setup.delivered:
+            folder, delivery = self._setup.delivered
+            delivered = [str(folder), delivery.to_dict()]
+        space = self._setup.space.model_dump(mode="json")
+        request = {
+            "do": "open", "spec": self._spec.to_dict(), "space": space, "delivered": delivered,
+            "is_first": self._starts == 1,
+        }  # fmt: skip
+        try:
+            for message in self._ask("worker.log", **request):
+                if "opened" in message:
+                    values = message["opened"]
+                    layout, modules = Layout.from_dict(values["layout"]), values["modules"]
+                    self._check_unchanged(modules)
+                    return Opened(
+                        layout, values["description"], values["seconds"], values["facts"], modules, self._traits,
+                        values["baseline_digest"],
+                    )  # fmt: skip
+        except (StageTimeoutError, WorkerDiedError) as failure:
+            raise BackendError(f"{failure} before the baseline was ready; see {self._log('worker.log')}") from failure
+        raise BackendError(f"the worker's answer is incomplete; see {self._log('worker.log')}")
+
+    def _check_unchanged(self, modules: Mapping[str, str]) -> None:
+        """Refuse modules that have changed since the first worker imported them."""
+        for name, digest in modules.items():
+            if self._modules.setdefault(name, digest) != digest:
+                self.close()
+                raise TargetError(f"module {name} was changed while the search ran; restore it and run again")
+
+    def _answer(self, key: str, report: Report, *, log: str, **request: Any) -> dict[str, Any]:
+        """Send a request and return the answer that has ``key``.
+
+        Raises:
+            BackendError: the worker dies or takes too long.
+            MachineError: the machine fails.
+        """
+        self._has_judged = True
+        try:
+            for message in self._ask(log, **request):
+                if "stage" in message:
+                    report(message["stage"])
+                if key in message:
+                    return message
+        except (StageTimeoutError, WorkerDiedError) as failure:
+            self._refuse_failure_of_machine(log)
+            raise BackendError(f"the comparison failed: {failure}; see logs/{log}") from failure
+        raise BackendError(f"the worker's answer is incomplete; see logs/{log}")
+
+    def _ask(self, log: str, **request: Any) -> Iterator[dict[str, Any]]:
+        """Send a request and yield the answers; the worker is killed if it is too slow or reports an error."""
+        assert self._worker is not None
+        file = real_path(self._folder) / samples.FOLDER / Path(log).with_suffix(".npz")
+        left_s = None if math.isinf(self.deadline_s) else self.deadline_s - time.monotonic()
+        message = {**request, "samples": str(file), "log": str(self._log(log)), "left_s": left_s}
+
+        is_opening = request["do"] == "open"
+
+        def limit_s(stage: str) -> float:
+            is_run = request["do"] in ("open", "check") or stage not in ("start", Stage.COMPILE)
+            return max(MIN_RUN_TIMEOUT_S, self._compile_timeout_s) if is_run else self._compile_timeout_s
+
+        try:
+            yield from self._worker.ask(
+                message, limit_s, lambda: self.deadline_s, OPEN_TIMEOUT_S if is_opening else 0.0
+            )
+        except Exception:
+            self.close()
+            raise
+
+    def _log(self, name: str) -> Path:
+        folder = self._folder / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        return real_path(folder) / name
+
+
+def _entries(plans: Sequence[NamedPlan]) -> list[list[Any]]:
+    return [[name, plan.to_dict()] for name, plan in plans]
