@@ -209,7 +209,8 @@ def _refuse_untunable(checkout: Checkout, model: Path, file: Path, settings: Map
     """Raise BadInputError with every reason why a run with this YAML cannot be tuned."""
     known = by_key(settings)
     reasons = []
-    if file.stem == "prefill" and (decode := file.with_name("decode.yaml")).is_file():
+    is_prefill = file.stem == "prefill" and (decode := file.with_name("decode.yaml")).is_file()
+    if is_prefill:
         reasons.append(f"it is the prefill role of a deployment whose decode role is {decode.name} beside it")
     tokens = known.get("max_new_tokens")
     if isinstance(tokens, int) and tokens < 2:
@@ -223,7 +224,7 @@ def _refuse_untunable(checkout: Checkout, model: Path, file: Path, settings: Map
                        "ranks")  # fmt: skip
     groups = data_parallel_groups({"attn_tp_size": 1, **known})
     batch = known.get("batch_size")
-    if groups and isinstance(batch, int) and batch % groups:
+    if groups and isinstance(batch, int) and batch % groups and not is_prefill:
         reasons.append(f"batch_size is {batch}, which {groups} data-parallel groups (world_size / attn_tp_size) cannot "
                        "share equally")  # fmt: skip
     name = known.get("model_name")
