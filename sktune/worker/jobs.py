@@ -13,7 +13,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 from sktune.core.delivery import Delivery
 from sktune.core.layout import Layout
-from sktune.core.outcome import FinalRow, Outcome
+from sktune.core.outcome import FinalRow, Outcome, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
@@ -114,8 +114,9 @@ class CheckMachine:
     answer: ClassVar[Any] = bool
     log: str
 
-    def run(self, bench: "Bench", report: Report) -> bool:  # noqa: ARG002
+    def run(self, bench: "Bench", report: Report) -> bool:
         """Return True; see ``Bench.check_machine``."""
+        report(Stage.COMPILE)
         bench.check_machine()
         return True
 

@@ -93,9 +93,9 @@ def _was_refused(fault: Fault, seen: Aftermath) -> bool:
 
 
 def _has_no_answer(fault: Fault, seen: Aftermath) -> bool:
-    """Whether the fault changed bits of every plan, so that none could be measured, as the next search says."""
-    says_so = re.search(r"Nothing could be tried: .*\(\d+ mismatch\)", seen.messages[1])
-    return fault.kind.startswith("bit in") and seen.exit_codes[1] == 1 and says_so is not None
+    """Whether the fault made every plan of the model fail, so that none could be measured, as the next search says."""
+    says_so = "Nothing could be tried: no plan could be measured" in seen.messages[1]
+    return fault.whom == "model" and seen.exit_codes[1] == 1 and says_so
 
 
 def _endings(fault: Fault, seen: Aftermath) -> Iterator[str]:
