@@ -3,10 +3,10 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from sktune.core.codec import Encodable
 from sktune.core.errors import PlanError
 from sktune.core.files import read_bytes
 from sktune.program.sktune_program.inductor.expected_code import ExpectedCode as ExpectedCode
@@ -16,7 +16,7 @@ MAX_ARTIFACT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Encodable):
     """A plan's compiled code.
 
     Attributes:
@@ -35,15 +35,6 @@ class Delivery:
     def code_digest(self) -> str:
         """Digest of all the code, equal to ``Compiled.code_digest``."""
         return digest_of(set(self.code.values()))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Delivery":
-        """Inverse of ``to_dict``."""
-        return cls(**data)
 
     def contents(self, folder: Path) -> dict[str, bytes]:
         """Return the content of each file in ``folder``, by name.

@@ -8,8 +8,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from sktune.core.codec import LEFT_OUT_IF_EMPTY, Encodable
 from sktune.program.sktune_program.plan import MAX_LABEL_LENGTH as MAX_LABEL_LENGTH
 from sktune.program.sktune_program.plan import (
     MarkedScope,
@@ -21,6 +24,12 @@ from sktune.program.sktune_program.plan import (
 )
 from sktune.program.sktune_program.plan import Option as Option
 from sktune.program.sktune_program.plan import Options as Options
+
+OptionsByName = Annotated[
+    Options,
+    BeforeValidator(lambda options: tuple(options.items()) if isinstance(options, dict) else options),
+    PlainSerializer(dict),
+]
 
 Ranges = tuple[tuple[str, str], ...]
 """First and last unit of each scope of a plan."""
@@ -40,8 +49,8 @@ class Scope:
 
     first: str
     last: str
-    options: Options = ()
-    name: str = field(default="", compare=False)
+    options: OptionsByName = ()
+    name: Annotated[str, Field(alias="label", exclude_if=lambda name: not name)] = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         check_scope(self.first, self.last, self.name)
@@ -57,7 +66,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Encodable):
     """Disjoint scopes in execution order, and compiler options for the whole step.
 
     The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check`` checks whether a plan fits
@@ -65,7 +74,7 @@ class Plan:
     """
 
     scopes: tuple[Scope, ...] = ()
-    options: Options = ()
+    options: Annotated[OptionsByName, LEFT_OUT_IF_EMPTY] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", tuple(sorted(self.options)))
@@ -106,21 +115,6 @@ class Plan:
         unnamed = replace(self, scopes=tuple(replace(scope, name="") for scope in self.scopes))
         text = json.dumps(unnamed.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for YAML and JSON."""
-        return {
-            "scopes": [
-                {
-                    "first": scope.first,
-                    "last": scope.last,
-                    "options": dict(scope.options),
-                    **({"label": scope.name} if scope.name else {}),
-                }
-                for scope in self.scopes
-            ],
-            **({"options": dict(self.options)} if self.options else {}),
-        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":

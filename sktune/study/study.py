@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 from urllib.parse import quote
 
 import optuna
@@ -34,7 +34,7 @@ from sktune.learning.threads import one_blas_thread
 from sktune.study.backup import Backup
 from sktune.study.claims import Claims, Holder, may_live, refuse_difference
 from sktune.study.distinct import DistinctSampler
-from sktune.study.facts import NewFacts, StudyFacts, to_attributes
+from sktune.study.facts import StudyFacts, to_attributes
 from sktune.study.heartbeat import beating, stand_by
 from sktune.study.leases import Leases
 from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_again, record_of
@@ -151,8 +151,8 @@ class TuningStudy:
             attributes = self._study.user_attrs
         return StudyFacts.from_attributes(self.name, attributes)
 
-    def remember(self, **facts: Unpack[NewFacts]) -> None:
-        """Store facts about the study as a whole; the other facts are not changed."""
+    def remember(self, **facts: Any) -> None:
+        """Store facts about the study as a whole, fields of ``StudyFacts``; the other facts are not changed."""
         with translated(self.name):
             for key, value in to_attributes(facts).items():
                 self._study.set_user_attr(key, value)
