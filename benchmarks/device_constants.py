@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))  # a script can only import modules beside it
 from benchmarks.landscape import Record, replay  # noqa: E402
 from benchmarks.landscapes.devices import DEVICES, DeviceLandscape  # noqa: E402
 from sktune.backends.installed import device_name  # noqa: E402
+from sktune.core.codec import encoded  # noqa: E402
 from sktune.learning.device import SUMS, Found, found  # noqa: E402
 from sktune.learning.history import OUTCOME, PROBE, Learned  # noqa: E402
 from sktune.samplers.partition import PARTITION  # noqa: E402
@@ -46,7 +47,7 @@ def learned_on(landscape: DeviceLandscape, trials: int, seed: int) -> Learned:
         outcome = record.judge(plan)
         assert outcome.speedup
         # As probes, plans need no parameters.
-        attributes = {PROBE: plan.to_dict(), OUTCOME: outcome.to_dict()}
+        attributes = {PROBE: plan.to_dict(), OUTCOME: encoded(outcome)}
         kept.append(create_trial(
             params=point, distributions=wanted, value=outcome.speedup.latency_ms, user_attrs=attributes,
         ))  # fmt: skip

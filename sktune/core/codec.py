@@ -3,9 +3,10 @@
 A type whose stored form differs from its fields says so beside the field, with pydantic's annotations.
 """
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler, SerializerFunctionWrapHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
@@ -14,6 +15,13 @@ T = TypeVar("T")
 
 LEFT_OUT_IF_EMPTY = Field(exclude_if=lambda value: not value)
 """Annotation of a field that has no key while it is empty."""
+
+
+def _new_adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(_new_adapter)
 
 
 def encoded(value: Any, kind: Any = None) -> Any:
@@ -31,27 +39,6 @@ def decoded(kind: type[T], values: Any) -> T:
     return read
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-class Encodable:
-    """A dataclass that is encoded by its own methods."""
-
-    __slots__ = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        values: dict[str, Any] = encoded(self)
-        return values
-
-    @classmethod
-    def from_dict(cls, values: Any) -> Self:
-        """Inverse of ``to_dict``."""
-        return decoded(cls, values)
-
-
 class AsList:
     """Annotation of a dataclass: the list of its fields' values, without those at the end that are their defaults.
 
@@ -60,17 +47,17 @@ class AsList:
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return how pydantic reads and writes it."""
-        defaults = [(field.name, field.default) for field in fields(kind)]
+        of_kind = fields(kind)
 
         def named(values: Any) -> Any:
             is_list = isinstance(values, list | tuple)
-            return {name: value for (name, _), value in zip(defaults, values, strict=False)} if is_list else values
+            return {field.name: value for field, value in zip(of_kind, values, strict=False)} if is_list else values
 
         def listed(value: Any, encode: SerializerFunctionWrapHandler) -> list[Any]:
-            values = encode(value)
-            while values and getattr(value, defaults[len(values) - 1][0]) == defaults[len(values) - 1][1]:
-                del values[defaults[len(values) - 1][0]]
-            return list(values.values())
+            values = list(encode(value).values())
+            while values and getattr(value, of_kind[len(values) - 1].name) == of_kind[len(values) - 1].default:
+                values.pop()
+            return values
 
         return core_schema.no_info_before_validator_function(
             named, handler(kind), serialization=core_schema.wrap_serializer_function_ser_schema(listed)

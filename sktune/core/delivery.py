@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sktune.core.codec import Encodable
 from sktune.core.errors import PlanError
 from sktune.core.files import read_bytes
 from sktune.program.sktune_program.inductor.expected_code import ExpectedCode as ExpectedCode
@@ -16,7 +15,7 @@ MAX_ARTIFACT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery(Encodable):
+class Delivery:
     """A plan's compiled code.
 
     Attributes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
 
-from sktune.core.codec import AsList, Encodable
+from sktune.core.codec import AsList
 from sktune.core.fused_scopes import FusedScope
 from sktune.core.plan import Option
 from sktune.core.verification import Verification
@@ -106,7 +106,7 @@ class ScopeTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Encodable):
+class Outcome:
     """What became of one trial.
 
     Attributes:
@@ -184,7 +184,7 @@ class Outcome(Encodable):
 
 
 @dataclass(frozen=True, slots=True)
-class FinalRow(Encodable):
+class FinalRow:
     """One row of the final comparison.
 
     Attributes:

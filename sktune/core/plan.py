@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from sktune.core.codec import LEFT_OUT_IF_EMPTY, Encodable
+from sktune.core.codec import LEFT_OUT_IF_EMPTY, encoded
 from sktune.program.sktune_program.plan import MAX_LABEL_LENGTH as MAX_LABEL_LENGTH
 from sktune.program.sktune_program.plan import (
     MarkedScope,
@@ -66,7 +66,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Encodable):
+class Plan:
     """Disjoint scopes in execution order, and compiler options for the whole step.
 
     The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check`` checks whether a plan fits
@@ -115,6 +115,11 @@ class Plan(Encodable):
         unnamed = replace(self, scopes=tuple(replace(scope, name="") for scope in self.scopes))
         text = json.dumps(unnamed.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for YAML and JSON."""
+        values: dict[str, Any] = encoded(self)
+        return values
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from math import expm1, floor, log1p, log10
 from typing import Any
 
-from sktune.core.codec import Encodable
-
 CONFIDENCE = 0.95
 DEFAULT_VERIFY_STEPS = 2048
 """Decode steps on which a plan is compared with the baseline before it is called identical."""
@@ -45,7 +43,7 @@ class RegionCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification(Encodable):
+class Verification:
     """The comparison of a plan with the baseline.
 
     Attributes:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import expm1, log, log1p
 from typing import Annotated
 
-from sktune.core.codec import LEFT_OUT_IF_EMPTY, Encodable
+from sktune.core.codec import LEFT_OUT_IF_EMPTY
 from sktune.core.outcome import Speedup
 from sktune.measure.confidence_sequence import Comparison, compare_with_floor
 
@@ -16,7 +16,7 @@ WIDE = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseFloorSample(Encodable):
+class NoiseFloorSample:
     """A second copy of the baseline, measured against the first.
 
     Attributes:

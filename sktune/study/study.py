@@ -23,6 +23,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from sktune.core.codec import decoded, encoded
 from sktune.core.contents import changed_file
 from sktune.core.errors import StudyError
 from sktune.core.outcome import Outcome, Reason
@@ -312,7 +313,7 @@ class TuningStudy:
             trial.set_user_attr(PREFIX + "proposal", proposal)  # one commit
         known = None if is_repeat else answers.get(plan)
         if stored := attributes.get(OUTCOME):
-            known = Outcome.from_dict(stored)  # its process died between storing and telling
+            known = decoded(Outcome, stored)  # its process died between storing and telling
         elif attempts > MAX_ATTEMPTS:
             known = Outcome(Reason.CRASHED, f"killed the search process {MAX_ATTEMPTS} times")
         return Proposal(trial, plan, origin, known, is_probe, is_repeat)
@@ -331,7 +332,7 @@ class TuningStudy:
         """
         with translated(self.name):
             trial = proposal.trial
-            trial.set_user_attr(OUTCOME, outcome.to_dict())
+            trial.set_user_attr(OUTCOME, encoded(outcome))
             if name:
                 trial.set_user_attr("plan", name)
             trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)

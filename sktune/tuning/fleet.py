@@ -24,7 +24,7 @@ from sktune.engines.base import (
     Worker,
 )
 from sktune.tuning.health import dissenters, limit_ms
-from sktune.worker.jobs import Opened, OpenTarget, Report, RunnerJob, silent
+from sktune.worker.jobs import Job, Opened, OpenTarget, Report, silent
 
 T = TypeVar("T")
 POLL_S = 1.0
@@ -105,7 +105,7 @@ class Fleet:
         """Whether there is a worker, idle or not, on another die than those to ``avoid``."""
         return any(worker.die not in avoid for worker in self._opened)
 
-    def submit(self, worker: Worker, job: RunnerJob[Any], deadline_s: float = math.inf) -> int:
+    def submit(self, worker: Worker, job: Job[Any] | OpenTarget, deadline_s: float = math.inf) -> int:
         """Have a worker do a job, and return the call's number."""
         call = RunnerCall(next(self._numbers), job, deadline_s)
         self._busy[call.number] = worker
@@ -122,7 +122,7 @@ class Fleet:
         """Whether there can be several workers."""
         return self._is_shared
 
-    def ask(self, job: RunnerJob[T], report: Report = silent, avoid: Collection[str] = ()) -> tuple[T, Worker]:
+    def ask(self, job: Job[T], report: Report = silent, avoid: Collection[str] = ()) -> tuple[T, Worker]:
         """Have any worker do a job, and return its answer and the worker; if it is lost, another one does it.
 
         None on the dies to ``avoid`` is chosen if there is another.
