@@ -28,7 +28,8 @@ from benchmarks.landscape import Record, replay  # noqa: E402
 from benchmarks.landscapes.devices import DEVICES, DeviceLandscape  # noqa: E402
 from sktune.backends.installed import device_name  # noqa: E402
 from sktune.core.codec import encoded  # noqa: E402
-from sktune.learning.device import SUMS, Found, found  # noqa: E402
+from sktune.core.events.studies import DeviceConstant  # noqa: E402
+from sktune.learning.device import SUMS, found  # noqa: E402
 from sktune.learning.history import OUTCOME, PROBE, Learned  # noqa: E402
 from sktune.samplers.partition import PARTITION  # noqa: E402
 from sktune.study.strategy import distributions  # noqa: E402
@@ -66,7 +67,7 @@ def truth(landscape: DeviceLandscape) -> dict[str, float]:
     return {name: sum(factor * terms[term] for term, factor in parts.items()) for name, parts in SUMS.items()}
 
 
-def errors(source: str, trials: int, seed: int) -> dict[str, tuple[float, Found, float]]:
+def errors(source: str, trials: int, seed: int) -> dict[str, tuple[float, DeviceConstant, float]]:
     """Return the relative error of each constant that matters, what was found, and the truth in us."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     landscape = DEVICES[source](seed)

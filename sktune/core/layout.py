@@ -59,26 +59,39 @@ class CapturedWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """A module whose ``forward`` ran once in the traced step.
+class UnitShown:
+    """A unit of the decode step.
 
     Attributes:
-        name: module path below the target's module, e.g. ``model.layers.0.self_attn``.
-        key: its name inside its layer, e.g. ``self_attn``; outside of layers, the last part of the path.
-        layer: index of its decoder layer; None outside of layers.
-        time_share: its share of the eager step's time, 0 to 1.
-        place: the stream or core limit that the model's own code gives it; all units of a scope have the same one.
+        name: in the model.
+        key: the same for this unit in all layers of its kind.
+        layer: index of its layer; null outside of layers.
+        time_share: of the step, from 0 to 1.
+        place: the stream or core limit that the model's own code gives it.
+    """
+
+    name: str
+    key: str
+    layer: Annotated[int, ("minimum", 0)] | None = None
+    time_share: Annotated[float, ("minimum", 0), ("maximum", 1)] = 0.0
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit(UnitShown):
+    """A module whose ``forward`` ran once in the traced step.
+
+    Its name is the module's path below the target's module, e.g. ``model.layers.0.self_attn``, and its key the name
+    inside its layer, e.g. ``self_attn``, or outside of layers the last part of the path. All units of a scope have the
+    same place.
+
+    Attributes:
         kernels: its device tasks, in execution order; empty if they are not known.
         between: the device tasks between it and the next unit: a scope over both holds them, too.
         work, work_between: its operators, and those between it and the next unit, where the compiler is Inductor: what
             becomes of them is not known before it compiles.
     """
 
-    name: str
-    key: str
-    layer: int | None = None
-    time_share: float = 0.0
-    place: str = ""
     kernels: Annotated[tuple[StoredKernel, ...], LEFT_OUT_IF_EMPTY] = ()
     between: Annotated[tuple[StoredKernel, ...], LEFT_OUT_IF_EMPTY] = ()
     work: Annotated[CapturedWork, LEFT_OUT_IF_EMPTY] = CapturedWork()
@@ -87,7 +100,12 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A decoder layer: its module path, and its kind (``dense``, ``moe``)."""
+    """A layer.
+
+    Attributes:
+        name: in the model.
+        kind: the same for layers of the same structure.
+    """
 
     name: str
     kind: str

@@ -28,7 +28,7 @@ from sktune.program.sktune_program.plan import Options as Options
 OptionsByName = Annotated[
     Options,
     BeforeValidator(lambda options: tuple(options.items()) if isinstance(options, dict) else options),
-    PlainSerializer(dict),
+    PlainSerializer(dict, return_type=Mapping[str, Option]),
 ]
 
 Ranges = tuple[tuple[str, str], ...]
@@ -42,9 +42,12 @@ def options_text(options: Options) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The units from ``first`` to ``last``, both included, by module path, and their options.
+    """A scope of a plan.
 
-    ``name`` is the user's own label, if any; scopes that differ only in it are equal.
+    Attributes:
+        first, last: its first and last unit.
+        options: of the scope.
+        name: the user's own label, if any; scopes that differ only in it are equal.
     """
 
     first: str
@@ -67,10 +70,14 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Disjoint scopes in execution order, and compiler options for the whole step.
+    """A plan.
 
-    The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check`` checks whether a plan fits
-    a model.
+    Its scopes are disjoint. The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check``
+    checks whether a plan fits a model.
+
+    Attributes:
+        scopes: in execution order.
+        options: that the whole step is compiled with.
     """
 
     scopes: tuple[Scope, ...] = ()
