@@ -209,7 +209,7 @@ class Layout:
         """Return plain values; equal lists of kernels, as of alike layers, are stored once."""
         values: dict[str, Any] = encode(self)
         places: dict[tuple[Kernel, ...], int] = {}
-        lists = []
+        lists: list[Any] = []
         for unit, stored in zip(self.units, values["units"], strict=True):
             for name in ("kernels", "between"):
                 if kernels := getattr(unit, name):
