@@ -25,7 +25,6 @@ from sktune.recipes.peers import check_shared
 from sktune.recipes.run import ProgramRun
 from sktune.recipes.step_times import MIN_ALTERNATING, compare_turns, compare_two, latency_of
 from sktune.targets.recipe import needs_cluster, read_recipe
-from sktune.worker.explain import explained
 from sktune.worker.jobs import (
     Compare,
     Deliver,
@@ -42,7 +41,7 @@ from sktune.worker.jobs import (
     Verify,
     silent,
 )
-from sktune.worker.machine import refuse_failure_of_machine
+from sktune.worker.machine import explained, refuse_failure_of_machine
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

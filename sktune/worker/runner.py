@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +23,6 @@ from sktune.core.verification import Verification
 from sktune.measure import samples
 from sktune.measure.placement import Machine
 from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
-from sktune.worker.cache_size import trim
-from sktune.worker.explain import explained
 from sktune.worker.jobs import (
     CheckMachine,
     Compare,
@@ -41,7 +40,7 @@ from sktune.worker.jobs import (
     Verify,
     silent,
 )
-from sktune.worker.machine import MEND_MACHINE, refuse_failure_of_machine, rename_old
+from sktune.worker.machine import MEND_MACHINE, explained, refuse_failure_of_machine, rename_old
 from sktune.worker.process import (
     StageTimeoutError,
     WorkerDiedError,
@@ -49,6 +48,48 @@ from sktune.worker.process import (
     environment_of,
     work_folder,
 )
+
+MAX_BYTES = 20 << 30
+KEPT_S = 3600.0
+"""What was used in the last hour is never deleted: a process may be about to load it."""
+ENTRIES = ("fxgraph", "aotautograd")
+"""Folders of entries, beside those of code, whose names have two characters."""
+CHOICES = ".best_config"
+"""Choices by timing stay, as they determine which code a plan is compiled to: these files, and the folder ``cache``."""
+
+
+def trim(cache: Path, max_bytes: int = MAX_BYTES, kept_s: float = KEPT_S) -> int:
+    """Delete files until at most ``max_bytes`` are left; return how many bytes were deleted.
+
+    Each file can be missing: Inductor makes it again from the others, or anew. Errors are ignored, as other processes
+    may do the same.
+    """
+    files: list[tuple[float, int, str]] = []
+    with suppress(OSError):
+        folders = [entry.path for entry in os.scandir(cache) if entry.is_dir(follow_symlinks=False)
+                   and (len(entry.name) == 2 or entry.name in ENTRIES)]  # fmt: skip
+        for entry in (entry for folder in folders for entry in _files(folder)):
+            with suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                files.append((status.st_mtime, status.st_size, entry.path))
+    excess = size = sum(size for _, size, _ in files) - max_bytes
+    for used_s, file_bytes, path in sorted(files):
+        if excess <= 0 or used_s > time.time() - kept_s:
+            break
+        with suppress(OSError):
+            Path(path).unlink()
+            excess -= file_bytes
+    return size - excess
+
+
+def _files(folder: str) -> Iterator[os.DirEntry[str]]:
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            elif entry.is_file(follow_symlinks=False) and not entry.name.endswith(CHOICES):
+                yield entry
+
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

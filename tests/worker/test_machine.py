@@ -16,9 +16,8 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.program.sktune_program.errors import CompileError
 from sktune.reports.study import verdict_line
-from sktune.worker.explain import explained
 from sktune.worker.jobs import Judge
-from sktune.worker.machine import refuse_failure_of_machine
+from sktune.worker.machine import explained, refuse_failure_of_machine
 from tests import warm
 from tests.end_to_end.test_faults import faulty
 from tests.fake_runner import FakeRunner, search
