@@ -115,7 +115,7 @@ def event_schema(kind: type[Event]) -> Schema:
 def value_schema(kind: Any) -> Schema:
     """Return the schema of an object that is a value in events."""
     hints = get_type_hints(kind, include_extras=True)
-    if not is_dataclass(kind):
+    if hasattr(kind, "__required_keys__"):
         properties = {name: schema_of(hint) for name, hint in hints.items()}
         return _object(kind, properties, [name for name in properties if name in kind.__required_keys__])
     settings = {name: _settings(hint) for name, hint in hints.items()}
@@ -160,6 +160,8 @@ def schema_of(hint: Any) -> Schema:
         return keywords if "enum" in keywords else schema_of(args[0]) | keywords
     if origin in (Union, UnionType):
         return _any_of([schema_of(arg) for arg in args])
+    if origin is tuple and args[-1] is not ...:
+        return {"type": "array", "items": schema_of(args[0]), "minItems": len(args), "maxItems": len(args)}
     if origin in (Sequence, tuple):
         return {"type": "array", "items": schema_of(args[0])}
     if origin is Mapping:

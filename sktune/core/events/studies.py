@@ -60,7 +60,7 @@ class Effect:
 
     name: str
     saving_ms: float
-    ci95: Interval
+    ci95: tuple[float, float]
     trials: Count
 
 
@@ -77,7 +77,7 @@ class BlamedSegment:
 
     segment: str
     options: Options
-    trials: Sequence[Count]
+    trials: tuple[Count, ...]
     reason: str
 
 
@@ -93,7 +93,7 @@ class Experiment:
 
     plan: Plan
     expected_saving_ms: float
-    ci95: Interval
+    ci95: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +132,14 @@ class WhyShown:
     """
 
     baseline_ms: float
-    units: Sequence[Effect]
-    borders: Sequence[Effect]
-    options: Sequence[Effect]
-    blamed: Sequence[BlamedSegment]
+    units: tuple[Effect, ...]
+    borders: tuple[Effect, ...]
+    options: tuple[Effect, ...]
+    blamed: tuple[BlamedSegment, ...]
     next_experiment: Experiment | None
     expected_gain_left: Annotated[float | None, ("type", "number")]
     model_misfit: float
-    device: Sequence[DeviceConstant]
+    device: tuple[DeviceConstant, ...]
 
 
 class Mishap(TypedDict):
