@@ -177,6 +177,16 @@ def test_only_the_command_and_the_agent_print() -> None:
         assert not prints or module_name(path) in ("cli.app", "cli.plans", "core.events")
 
 
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    """A name means one thing, but for the two queues of jobs: a worker's, and an agent's."""
+    named: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in named.items() if len(modules) > 1}.keys() <= {"Job"}
+
+
 def test_the_public_names_exist() -> None:
     """All names in ``__all__`` can be imported."""
     for name in sktune.__all__:

@@ -20,69 +20,9 @@ from sktune.ascend.ge_graph import GeGraph, GeOperator
 from sktune.ascend.kernel_name import SUPERKERNEL, SuperKernelName, parse_superkernel_name
 from sktune.ascend.superkernel_pass import PassCut, cuts_text
 from sktune.core.errors import SpaceError
+from sktune.core.events.scopes import FormedSuperKernel, NamedOperator, ScopeFusion, Split
 from sktune.core.plan import Option
 from sktune.core.scope_options import normalise, parse, render
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class NamedOperator:
-    """An operator or kernel by its name and type."""
-
-    name: str
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class FormedSuperKernel:
-    """A SuperKernel that GE formed.
-
-    Attributes:
-        first, last: names of its first and last operators.
-        operators: its content, if GE's own dump shows it; empty if only a profile was given.
-        is_split: whether its scope was cut; it may be the only SuperKernel, as an end that cannot be fused cuts, too.
-        is_on_one_stream: whether all its operators are known to be on one stream.
-    """
-
-    name: str
-    first: str
-    last: str
-    operators: tuple[NamedOperator, ...] = ()
-    is_split: bool = False
-    is_on_one_stream: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Where a scope was cut in two: the operator that runs in between, or ``""`` if none does.
-
-    ``rule`` says why it cuts, see ``PassCut``; ``""`` if that is not known.
-    """
-
-    operator: str
-    operator_type: str
-    rule: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ScopeFusion:
-    """How one scope was fused.
-
-    Attributes:
-        marked: the operators that carry the label, if TorchAir's dump was given.
-        options: as marked.
-        superkernels: in execution order.
-        splits: the operators at which the scope was cut.
-        left_out: operators of the scope that ran as separate kernels, and those that ran between its SuperKernels.
-        reasons: what the logs say about it, and contradictory marks.
-    """
-
-    label: str
-    marked: tuple[NamedOperator, ...] = ()
-    options: str = ""
-    superkernels: tuple[FormedSuperKernel, ...] = ()
-    splits: tuple[Split, ...] = ()
-    left_out: tuple[NamedOperator, ...] = ()
-    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

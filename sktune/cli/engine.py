@@ -5,6 +5,7 @@ from rich.table import Table
 from sktune.cli import options as arg
 from sktune.cli.app import engines
 from sktune.cli.terminal import Terminal
+from sktune.core.codec import encoded
 from sktune.core.events import print_event
 from sktune.core.events.values import HostFacts
 from sktune.core.events.workers import EngineChecked
@@ -37,10 +38,5 @@ def check(
     refuse_mixed(reports)  # after the table, which shows where
     people.print("\n".join(f"{key}: {value}" for key, value in made_with.items()), highlight=False, markup=False)
     if json:
-        hosts = [
-            HostFacts(name=report.name, dies=report.dies, devices=report.devices, cores=report.cores,
-                      torch=report.torch, cann=report.cann, clock_mhz=report.clock_mhz,
-                      free_disk_bytes=report.free_disk_bytes)
-            for report in reports
-        ]  # fmt: skip
+        hosts = [encoded(report, HostFacts) for report in reports]
         print_event(EngineChecked(hosts=hosts, dies=sum(report.dies for report in reports), fingerprint=made_with))

@@ -1,6 +1,5 @@
 """Commands that inspect models, profiles and this machine, without a search."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ from sktune.cli.views.findings import findings_table
 from sktune.cli.views.inspection import inspection_view
 from sktune.core.errors import BadInputError
 from sktune.core.events import print_event
-from sktune.core.events.commands import CalibrateFinished, DoctorFinished, Inspected, ProfileFinished
+from sktune.core.events.commands import CalibrateFinished, DoctorFinished, Inspected, ProfileFinished, State
 from sktune.core.events.scopes import FusionFinished
 from sktune.core.exit_codes import ExitCode
 from sktune.study.result import stored_result
@@ -107,7 +106,15 @@ def fusion(
     for line in lines:
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        print_event(FusionFinished(digest=result.digest, **asdict(result)))
+        print_event(
+            FusionFinished(
+                digest=result.digest,
+                scopes=result.scopes,
+                evidence=result.evidence,
+                alone=result.alone,
+                findings=result.findings,
+            )
+        )
 
 
 @app.command()
@@ -124,7 +131,6 @@ def doctor(
     """Show what sktune needs, what this machine has, how to get the rest, and what is not modelled of the compiler."""
     from sktune.ascend.not_modelled import NOT_MODELLED
     from sktune.backends.availability import examine, examine_program, usable, usable_in_program
-    from sktune.backends.info import State
 
     if recipe:
         from sktune.recipes.recipe_check import examine_recipe
@@ -149,9 +155,7 @@ def doctor(
             left_out.add_row(escape(each.what), escape(each.consequence))
         console.print(left_out)
     if json:
-        rows: list[Any] = [asdict(finding) for finding in findings]
-        parts: list[Any] = [asdict(each) for each in NOT_MODELLED]
-        print_event(DoctorFinished(backends=backends, findings=rows, not_modelled=parts))
+        print_event(DoctorFinished(backends=backends, findings=findings, not_modelled=NOT_MODELLED))
     if recipe and any(finding.state is not State.OK for finding in findings):
         raise typer.Exit(ExitCode.FAILED)
 
@@ -196,5 +200,4 @@ def calibrate(
         table.add_row(*map(escape, row))
     Terminal(stderr=json).print(table)
     if json:
-        rows: list[Any] = [asdict(row) for row in fitted.fitted]
-        print_event(CalibrateFinished(constants=str(out), fitted=rows))
+        print_event(CalibrateFinished(constants=str(out), fitted=fitted.fitted))

@@ -11,9 +11,10 @@ from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.search import comparison_table, result_table, studies_table
 from sktune.cli.views.workers import worker_lines
+from sktune.core.codec import encoded
 from sktune.core.errors import BadInputError, SktuneError, StudyError
 from sktune.core.events import print_event
-from sktune.core.events.studies import CompareFinished, ReportWritten, StudiesListed, StudyRow, StudyShown
+from sktune.core.events.studies import CompareFinished, ReportWritten, StudiesListed, StudyRow, StudyShown, WhyShown
 from sktune.core.files import real_path
 from sktune.profiling.analysis import Profile, analyse
 from sktune.profiling.readers.reading import read_profile
@@ -108,7 +109,7 @@ def _explained(result: SearchResult, console: Terminal) -> dict[str, Any]:
     outputs.write(result, result.folder)
     page = result.folder / outputs.PAGE
     console.print(escape(str(page)), highlight=False)
-    return {"why": why.to_dict(), "page": str(page)}
+    return {"why": encoded(why, WhyShown), "page": str(page)}
 
 
 @app.command()

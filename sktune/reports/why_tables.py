@@ -4,8 +4,9 @@ from rich.console import Group, RenderableType
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
+from sktune.core.events.studies import Effect
 from sktune.reports.page.pictures.effects import by_size
-from sktune.reports.why import Effect, Why
+from sktune.reports.why import Why
 
 
 def why_tables(why: Why, is_simulated: bool) -> RenderableType:
@@ -41,13 +42,13 @@ def _device(why: Why) -> Table:
 
 def _sentences(why: Why, unit: str) -> list[str]:
     lines = []
-    if why.experiment:
-        low, high = why.experiment.ci95
-        scopes = ", ".join(scope.label for scope in why.experiment.plan.scopes[:6])
-        more = f" and {len(why.experiment.plan.scopes) - 6} more" if len(why.experiment.plan.scopes) > 6 else ""
+    if following := why.next_experiment:
+        low, high = following.ci95
+        scopes = ", ".join(scope.label for scope in following.plan.scopes[:6])
+        more = f" and {len(following.plan.scopes) - 6} more" if len(following.plan.scopes) > 6 else ""
         lines.append(
             f"The most informative plan to try next: {escape_markup(scopes)}{more}; it is expected to save "
-            f"{why.experiment.expected_saving_ms:.3f} {unit} [{low:.3f}, {high:.3f}]."
+            f"{following.expected_saving_ms:.3f} {unit} [{low:.3f}, {high:.3f}]."
         )
     if why.expected_gain_left is not None:
         lines.append(

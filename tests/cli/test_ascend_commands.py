@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sktune.backends.availability import examine, usable
-from sktune.backends.info import State
+from sktune.core.events.commands import State
 from sktune.core.scope_options import has_superkernel
 from sktune.sim.constants import ATLAS_A3
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec

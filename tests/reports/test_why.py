@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
+from sktune.core.events.studies import Experiment
 from sktune.core.plan import Plan
 from sktune.core.space import NEW, OptionRules, SpaceSpec, bind
-from sktune.reports.why import Experiment, explain
+from sktune.reports.why import explain
 from sktune.samplers.partition import Outlook
 from sktune.study.strategy import distributions
 from tests.builders import decoder_layout
@@ -92,7 +93,7 @@ def test_without_a_plan_that_may_win_there_is_no_next_experiment() -> None:
     def next_experiment(*candidates: Plan) -> Experiment | None:
         why = explain(space, trials.trials, 10.0, outlook=Outlook(0.0, candidates))
         assert why
-        return why.experiment
+        return why.next_experiment
 
     assert next_experiment(hopeless) is None
     experiment = next_experiment(hopeless, unknown)

@@ -16,6 +16,7 @@ from typing import Any
 import optuna
 import pytest
 
+from sktune.core.codec import decoded, encoded
 from sktune.core.errors import StorageError, StudyError
 from sktune.core.exit_codes import ExitCode
 from sktune.core.outcome import Outcome, Reason, Speedup, Stage
@@ -139,7 +140,7 @@ def test_a_trial_with_a_stored_outcome_is_not_run_again(url: str) -> None:
     """The result of a process that died between the two is used."""
     study = opened(url)
     proposal = ask(study)
-    proposal.trial.set_user_attr("sktune:outcome", FAST.to_dict())
+    proposal.trial.set_user_attr("sktune:outcome", encoded(FAST))
     again = ask(opened(url))
     assert again.number == proposal.number
     assert again.known == FAST
@@ -147,10 +148,10 @@ def test_a_trial_with_a_stored_outcome_is_not_run_again(url: str) -> None:
 
 def test_an_outcome_of_an_earlier_version_is_read() -> None:
     """Earlier versions stored no stage."""
-    stored = Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE).to_dict()
-    assert Outcome.from_dict(stored).stage is Stage.MEASURE
+    stored = encoded(Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE))
+    assert decoded(Outcome, stored).stage is Stage.MEASURE
     del stored["stage"]
-    assert Outcome.from_dict(stored).stage is None
+    assert decoded(Outcome, stored).stage is None
 
 
 def test_a_trial_that_keeps_killing_the_search_is_given_up(url: str) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sktune.backends.inductor.options import OPTIONS
-from sktune.backends.info import BackendInfo, Finding, State
+from sktune.backends.info import BackendInfo
 from sktune.backends.installed import device_name
 from sktune.backends.program_python import ProgramPython
+from sktune.core.events.commands import Finding, State
 from sktune.program.sktune_program.inductor.versions import problem_with
 
 RETAINED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(sys.maxsize)}

@@ -4,9 +4,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sktune.backends.info import State
 from sktune.cli.views.findings import findings_table
 from sktune.cli.views.progress import duration, number_of
+from sktune.core.events.commands import State
 from sktune.recipes.rehearsal import Rehearsal
 
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from sktune.core.events.studies import Effect
 from sktune.core.plan import options_text
 from sktune.reports.page.intervals import Interval, intervals
 from sktune.reports.page.markup import element, joined
 from sktune.reports.page.section import Section, Table, picture
 from sktune.reports.page.shown import Shown
-from sktune.reports.why import Effect
 
 MAX_ROWS = 24
 """Effects drawn of each sort, the largest ones; the table has all."""
