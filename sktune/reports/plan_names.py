@@ -6,9 +6,17 @@ from collections.abc import Iterator, Sequence
 from sktune.core.language import Sentences
 from sktune.core.layout import OUTSIDE, Layout
 from sktune.core.plan import Option, Options, Plan, Scope, options_text
+from sktune.measure.winner import BASELINE, BASELINE_REPEAT
 from sktune.reports.texts import TEXTS
 
 ENGLISH = Sentences(TEXTS, "en")
+REFERENCES = {
+    BASELINE: "final.baseline",
+    BASELINE_REPEAT: "final.baseline_again",
+    "uncompiled": "final.uncompiled",
+    "torch.compile(mode='max-autotune')": "final.max_autotune",
+}
+"""What finalists are compared with in the final comparison, with the keys of their names."""
 MAX_GROUPS = 2
 """Most kinds of scopes that a name lists."""
 MOST = 0.75

@@ -37,7 +37,6 @@ from sktune.engines.base import Engine
 from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import NoiseFloorSample, drift
 from sktune.measure.placement import Placement
-from sktune.reports import dashboard, outputs
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.claims import locked
@@ -123,6 +122,8 @@ def run(
             search = _Search(request, spec, space, folder, listener, budget, proxy)
             study = search.run(name, study, site, runner_factory, strategy)
         result = result_of(study, folder)
+        from sktune.reports import dashboard, outputs  # only the end needs them
+
         outputs.write(result, folder)
         if dashboard.is_installed():
             dashboard.publish(study.optuna_study, result)

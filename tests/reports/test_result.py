@@ -72,8 +72,8 @@ def test_figures_for_notebooks_have_the_studys_values(result: Result) -> None:
         if record.outcome and record.outcome.speedup
     }
     final = visualization.plot_final_comparison("study", result.folder.parent)
-    expected = [speedup.ratio for row in reversed(result.final) if (speedup := result.final_speedup(row))]
+    expected = [speedup.ratio for row in result.final if (speedup := result.final_speedup(row))]
     assert list(final.data[0].x) == expected
     effects = visualization.plot_effects(result)
-    assert {trace.name for trace in effects.data} == {"units", "borders", "options"}
+    assert {trace.name for trace in effects.data} == {"Units", "Borders", "Options"}
     assert visualization.plot_segments(result, "moe").data[0].z.shape == (4, 4)

@@ -1,6 +1,6 @@
 """Terminal output of what searches have found: results, comparisons and rechecks. It fits 80 columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -12,19 +12,12 @@ from rich.text import Text
 from sktune.cli.views.progress import number_of
 from sktune.core.events.studies import StudyCompared, StudyRow
 from sktune.core.outcome import FinalRow, bracketed
-from sktune.measure.winner import BASELINE_REPEAT
 from sktune.reports.outputs import OUTPUTS
 from sktune.reports.plan_names import trial_name
 from sktune.reports.study import dies_line, final_names, interval_text, model_line, proxy_line, verdict_line
 from sktune.study.result import SearchResult
 from sktune.tuning.recheck import Recheck
 
-REFERENCES: Mapping[str, str] = {
-    "baseline": "baseline, no scope",
-    BASELINE_REPEAT: "baseline, compiled again",
-    "uncompiled": "model, uncompiled",
-    "torch.compile(mode='max-autotune')": "max-autotune, whole step",
-}
 COLUMNS = ("trial", "ms/step", "speedup", "95% interval", "bits")
 LEFT = ("95% interval", "bits")
 DROPPED = ("bits", "ms/step", "95% interval", "trial")
@@ -91,7 +84,7 @@ class _FinalTable:
 
 def _final_plans(result: SearchResult) -> list[tuple[str, bool]]:
     """Return the name of each row, and whether it is the winner."""
-    names = final_names(result, REFERENCES)
+    names = final_names(result)
     winner = str(result.winner.number) if result.winner else None
     return [
         (f"{names[row.name]} (winner)" if row.name == winner else names[row.name], row.name == winner)
@@ -118,7 +111,7 @@ def _figures(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str]:
 
 def _failures(result: SearchResult) -> list[str]:
     """Return a line for each row of the final comparison that was not measured."""
-    names = final_names(result, REFERENCES)
+    names = final_names(result)
     failed = [row for row in result.final if result.final_speedup(row) is None]
     trials = {row.name: f" (trial {row.name})" for row in failed if row.name.isdigit()}
     return [f"{names[row.name]}{trials.get(row.name, '')}: {row.verdict}" for row in failed]

@@ -6,8 +6,8 @@ from typing import Any
 from sktune.core.outcome import Reason
 from sktune.core.plan import Options, Plan, options_text
 from sktune.core.printable import printable, shortened
-from sktune.reports.page.pictures.compared import KEYS
-from sktune.reports.page.shown import Shown
+from sktune.reports.figures.compared import KEYS
+from sktune.reports.shown import Shown
 
 FORMAT = 1
 MAX_DETAIL = 240

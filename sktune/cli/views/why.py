@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
-from sktune.reports.page.pictures.effects import by_size
+from sktune.reports.figures.effects import by_size
 from sktune.reports.why import Effect, Why
 
 

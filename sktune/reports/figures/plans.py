@@ -9,12 +9,12 @@ from markupsafe import Markup
 from sktune.core.layout import Layout
 from sktune.core.plan import Options, Plan, options_text
 from sktune.core.printable import shortened
-from sktune.reports.page.markup import EMPTY, element, joined, number
-from sktune.reports.page.scale import Scale
-from sktune.reports.page.section import WIDTH, Section, Table, legend, picture, text
-from sktune.reports.page.shown import Shown
+from sktune.reports.drawing import WIDTH, Scale, legend, picture, text
+from sktune.reports.figure import Figure, Table
+from sktune.reports.markup import EMPTY, element, joined, number
 from sktune.reports.plan_names import kind_of
 from sktune.reports.plan_picture import plan_picture
+from sktune.reports.shown import Shown
 from sktune.study.records import TrialRecord
 
 LEFT, RIGHT = 8.0, WIDTH - 8.0
@@ -24,7 +24,7 @@ MIN_MARK = 22.0
 MAX_NAME = 110
 
 
-def plans(shown: Shown) -> Section | None:
+def plans(shown: Shown) -> Figure | None:
     """Return the strip of the best plans."""
     layout, say = shown.layout, shown.say
     if layout is None or not layout.units or not shown.best:
@@ -46,7 +46,7 @@ def plans(shown: Shown) -> Section | None:
     fusion = _became(winner, shown)
     lead = say("plans.lead" if shown.result.winner else "plans.lead_so_far", plans=len(shown.best))
     body = joined((drawn, fusion, element("h3", say("plans.detail")), detail))
-    return Section("plans", say("plans.title"), lead, body, _table(shown, winner, layout))
+    return Figure(say("plans.title"), lead, body, _table(shown, winner, layout))
 
 
 def _units(shown: Shown, layout: Layout, scale: Scale) -> tuple[Markup, float]:

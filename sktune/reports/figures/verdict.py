@@ -10,12 +10,11 @@ from sktune.core.outcome import Outcome, Speedup
 from sktune.core.printable import shortened
 from sktune.measure.winner import BASELINE, BASELINE_REPEAT
 from sktune.reports.application import apply_block
-from sktune.reports.page.markup import EMPTY, element, joined
-from sktune.reports.page.pictures.forest import REFERENCES
-from sktune.reports.page.section import Section
-from sktune.reports.page.shown import Shown
-from sktune.reports.plan_names import counted
+from sktune.reports.figure import Figure
+from sktune.reports.markup import EMPTY, element, joined
+from sktune.reports.plan_names import REFERENCES, counted
 from sktune.reports.plan_output import verified_line
+from sktune.reports.shown import Shown
 from sktune.study.result import BEST_PLAN
 from sktune.targets import Application
 
@@ -23,7 +22,7 @@ MAX_CAUSES = MAX_TIES = 3
 MAX_INCONSISTENCY = 0.05
 
 
-def verdict(shown: Shown) -> Section:
+def verdict(shown: Shown) -> Figure:
     """Return the card at the top of the page."""
     result, say = shown.result, shown.say
     head, facts = element("div", *_headline(shown), class_="big"), element("dl", *_facts(shown), class_="facts")
@@ -33,7 +32,7 @@ def verdict(shown: Shown) -> Section:
         notes.append(say("verdict.disturbed"))
     if result.model_difference:
         notes.append(say("verdict.model_difference", difference=result.model_difference))
-    return Section("verdict", say("verdict.title"), "", card, notes=tuple(notes))
+    return Figure(say("verdict.title"), "", card, notes=tuple(notes))
 
 
 def _is_inconsistent(speedup: Speedup) -> bool:
