@@ -13,7 +13,7 @@ from string import ascii_uppercase
 from sktune.core.language import Sentences
 from sktune.core.layout import Layout, Unit
 from sktune.core.plan import Options, Plan, options_text
-from sktune.reports.plan_names import ENGLISH, counted
+from sktune.reports.plan_names import ENGLISH
 
 WIDTH, MARGIN = 900, 12
 CELL_WIDTHS = range(26, 73)
@@ -204,8 +204,8 @@ def _colours(layout: Layout) -> dict[tuple[bool, str], str]:
 
 
 def _head(plan: Plan, layout: Layout, say: Sentences) -> str:
-    scopes = counted(len(plan.scopes), "scope", say) if plan.scopes else say("picture.no_scope")
-    return say("picture.head", scopes=scopes, layers=counted(len(layout.layers), "layer", say), units=len(layout.units))
+    scopes = say.counted(len(plan.scopes), "scope") if plan.scopes else say("picture.no_scope")
+    return say("picture.head", scopes=scopes, layers=say.counted(len(layout.layers), "layer"), units=len(layout.units))
 
 
 def _description(plan: Plan, layout: Layout) -> str:
@@ -251,15 +251,12 @@ def _drawn_bars(spans: Sequence[_Span], plan: Plan, marks: dict[Options, str]) -
         left = first.x - (LAYER_GAP // 2 if first in edges[0] and not first.begins else 0)
         right = last.right + (GAP + LAYER_GAP // 2 if last in edges[1] and not last.ends else 0)
         y, mark = _top(row), marks[plan.scopes[scope].options]
+        title = f"{plan.scopes[scope].label}: {options_text(plan.scopes[scope].options) or DEFAULT}"
         yield (
             f'<path class="sk-bar" d="{_bar(left, right, y, round_left=first.begins, round_right=last.ends)}">'
-            f"<title>{escape(_bar_title(plan, scope))}</title></path>"
+            f"<title>{escape(title)}</title></path>"
         )
         yield _text((left + right) / 2, y + 14, mark, "sk-mark")
-
-
-def _bar_title(plan: Plan, scope: int) -> str:
-    return f"{plan.scopes[scope].label}: {options_text(plan.scopes[scope].options) or DEFAULT}"
 
 
 def _bar(left: int, right: int, y: int, *, round_left: bool, round_right: bool) -> str:
@@ -291,7 +288,7 @@ def _legend(
         lines.append(f'<rect class="sk-bar" x="{MARGIN}" y="{y - 2}" width="24" height="16" rx="5"/>')
         lines.append(_text(MARGIN + 12, y + 10, mark, "sk-mark"))
         named = options_text(options) or say("no_options")
-        lines.append(_text(MARGIN + 32, y + 10, f"{counted(count, 'scope', say)}: {named}"))
+        lines.append(_text(MARGIN + 32, y + 10, f"{say.counted(count, 'scope')}: {named}"))
     if plan.options:
         y += LINE
         lines.append(_text(MARGIN, y + 10, say("picture.step", options=options_text(plan.options))))

@@ -50,7 +50,8 @@ def verdict_line(result: SearchResult) -> str:
         )
     if winner is None:
         no_gain = "no plan is significantly faster than the baseline"
-        return f"No scope: {no_gain}. Leave the model unchanged.{_unfinished(result)}"
+        again = "" if result.is_compared else " The time budget ended too early; run the same command again."
+        return f"No scope: {no_gain}. Leave the model unchanged.{again}"
     name = one_line(plan_name(winner.plan, result.facts.layout))
     ratio = f'"{name}" (trial {winner.number}) is {winner.speedup.ratio:.3f} times as fast as the baseline'
     if winner.speedup.ci95 is None:
@@ -74,10 +75,6 @@ def _has_averages_alone(result: SearchResult) -> bool:
 
 def _has_interval(speedup: Speedup) -> bool:
     return excludes_any(speedup.ratio, speedup.bounds)
-
-
-def _unfinished(result: SearchResult) -> str:
-    return "" if result.is_compared else " The time budget ended too early; run the same command again."
 
 
 def _doubt(result: SearchResult) -> str:
@@ -104,15 +101,16 @@ def proxy_line(result: SearchResult) -> str:
 
 def report_markdown(result: SearchResult) -> str:
     """Return the report."""
-    summary = result.summary()
+    summary, facts = result.summary(), result.facts
+    time_spent = f"Time: {facts.seconds:.0f} s, including {facts.final_s:.0f} s for the final comparison."
     pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
     parts = [
         f"# {table_cell(result.study)}\n",
-        f"{table_cell(result.facts.description)}\n",
+        f"{table_cell(facts.description)}\n",
         f"**{table_cell(verdict_line(result))}**\n",
         *([f"{table_cell(model_line(result))}\n"] if result.model_difference else []),
         f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
-        f"Space: {result.facts.space_size or '?'} plans. {_time_spent(result)}\n",
+        f"Space: {facts.space_size or '?'} plans. {time_spent}\n",
     ]
     if result.proxy:
         parts.append(f"{table_cell(proxy_line(result))}\n")
@@ -131,7 +129,8 @@ def report_markdown(result: SearchResult) -> str:
     parts += ["## Trials\n", _trials_table(result)]
     if result.workers.are_several:
         parts += ["## Workers\n", _workers_table(result.workers)]
-    parts += ["## Made with\n", _fingerprint(result)]
+    made_with = {**facts.fingerprint, **facts.versions}
+    parts += ["## Made with\n", "\n".join(f"- {key}: {table_cell(value)}" for key, value in made_with.items()) + "\n"]
     return "\n".join(part for part in parts if part)
 
 
@@ -178,11 +177,6 @@ def dies_line(result: SearchResult) -> str:
     if spread.between_processes is not None:
         line += f" and by {spread.between_processes:.1%} between processes on one die"
     return f"{line} (standard deviation)."
-
-
-def _time_spent(result: SearchResult) -> str:
-    facts = result.facts
-    return f"Time: {facts.seconds:.0f} s, including {facts.final_s:.0f} s for the final comparison."
 
 
 def interval_text(speedup: Speedup, none: str = "none: too few steps, or a single average") -> str:
@@ -314,8 +308,3 @@ def _fusion(result: SearchResult) -> str:
     return (
         "\n".join(["What became of the scopes:\n", *(f"- {table_cell(line)}" for line in lines), ""]) if lines else ""
     )
-
-
-def _fingerprint(result: SearchResult) -> str:
-    made_with = {**result.facts.fingerprint, **result.facts.versions}
-    return "\n".join(f"- {key}: {table_cell(value)}" for key, value in made_with.items()) + "\n"

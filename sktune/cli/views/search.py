@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sktune.cli.views.progress import number_of
 from sktune.core.events.studies import StudyCompared, StudyRow
 from sktune.core.outcome import FinalRow, bracketed
+from sktune.core.printable import counted
 from sktune.reports.outputs import OUTPUTS
 from sktune.reports.plan_names import trial_name
 from sktune.reports.study import dies_line, final_names, interval_text, model_line, proxy_line, verdict_line
@@ -33,7 +33,7 @@ def result_table(result: SearchResult) -> RenderableType:
     pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
     lines = [
         *_failures(result),
-        f"{number_of(summary['trials'], 'trial')}: {summary['complete']} complete; pruned: {pruned}",
+        f"{counted(summary['trials'], 'trial')}: {summary['complete']} complete; pruned: {pruned}",
         verdict_line(result),
         *filter(None, [model_line(result), dies_line(result)]),
         *([proxy_line(result)] if result.proxy else []),

@@ -36,7 +36,9 @@ def gantt(shown: Shown) -> Figure | None:
             text(x, bottom + 16, f"{label} {unit}", "small", "middle"),
         ]
     for index, worker in enumerate(workers):
-        drawn.append(text(LEFT - 8, TOP + LANE * index + 18, _end_of(worker or say("gantt.worker")), "small", "end"))
+        name = worker or say("gantt.worker")  # the number of its die is at the end
+        name = name if len(name) <= MAX_NAME else f"…{name[1 - MAX_NAME :]}"
+        drawn.append(text(LEFT - 8, TOP + LANE * index + 18, name, "small", "end"))
     for trial, run in groupby(found, key=lambda each: each.trial):
         parts = list(run)
         y = TOP + LANE * workers.index(parts[0].worker) + 4
@@ -53,11 +55,6 @@ def gantt(shown: Shown) -> Figure | None:
     lead = say("gantt.lead", parts=parts_text, seconds=f"{whole:,.0f}")
     drawing = picture("time-picture", say("gantt.title"), parts_text, bottom + 38 + used, *drawn, keys)
     return Figure(say("gantt.title"), lead, drawing, table)
-
-
-def _end_of(worker: str) -> str:
-    """Return the end of a worker's name, which has the number of its die."""
-    return worker if len(worker) <= MAX_NAME else f"…{worker[1 - MAX_NAME :]}"
 
 
 def _bars(parts: list[Stretch], scale: Scale, y: float) -> list[Markup]:

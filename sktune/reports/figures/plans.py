@@ -40,7 +40,8 @@ def plans(shown: Shown) -> Figure | None:
             rows.append(fused)
             y += BECAME
     keys, used = legend(_legend(shown, marks), LEFT, y + 10)
-    drawn = picture("plans-picture", say("plans.title"), _description(shown), y + used + 6, units, *rows, keys)
+    described = "; ".join(map(shown.named, shown.best))
+    drawn = picture("plans-picture", say("plans.title"), described, y + used + 6, units, *rows, keys)
     winner = shown.best[0]
     detail = element("figure", Markup(plan_picture(winner.judged_plan, layout, say)))  # noqa: S704 - it escapes
     fusion = _became(winner, shown)
@@ -71,13 +72,10 @@ def _units(shown: Shown, layout: Layout, scale: Scale) -> tuple[Markup, float]:
         for kind, look in named
     ]  # fmt: skip
     if len(places) > 1:
-        entries += [(EMPTY, _lane(shown, lane, place)) for lane, place in enumerate(places, 1)]
+        streams = (shortened(place or shown.say("plans.main_stream"), 40) for place in places)
+        entries += [(EMPTY, shown.say("plans.lane", row=lane, stream=name)) for lane, name in enumerate(streams, 1)]
     keys, _ = legend(entries, LEFT, 8)
     return joined((keys, *drawn)), below + 22
-
-
-def _lane(shown: Shown, lane: int, place: str) -> str:
-    return shown.say("plans.lane", row=lane, stream=shortened(place or shown.say("plans.main_stream"), 40))
 
 
 def _runs(layout: Layout) -> Iterator[tuple[int, int, tuple[str, str, int | None]]]:
@@ -149,10 +147,6 @@ def _legend(shown: Shown, marks: Mapping[Options, str]) -> list[tuple[Markup, st
                  text(1, 4, mark, "mark", "middle"))), shortened(options_text(options), 120) or shown.say("no_options"))
         for index, (options, mark) in enumerate(marks.items())
     ]  # fmt: skip
-
-
-def _description(shown: Shown) -> str:
-    return "; ".join(shown.named(record) for record in shown.best)
 
 
 def _fused(record: TrialRecord, layout: Layout, scale: Scale, y: float) -> Markup | None:

@@ -5,7 +5,6 @@ from markupsafe import Markup
 from sktune.core.printable import shortened
 from sktune.reports.figure import Figure, Table
 from sktune.reports.markup import element
-from sktune.reports.plan_names import counted
 from sktune.reports.shown import Shown
 from sktune.study.workers import WorkerStatus, moment
 
@@ -25,7 +24,7 @@ def workers(shown: Shown) -> Figure | None:
         baseline = "" if worker.baseline_ms is None else f"{worker.baseline_ms:.3f}"
         state, lease = say(f"workers.is_{worker.state}"), _lease(shown, worker) if are_alive else ()
         rows.append((*names, _whole(state), *lease, worker.trials, baseline, _mishaps(shown, worker)))
-    lead = say("workers.lead", dies=counted(len(found.all), "die", say), hosts=counted(found.hosts, "host", say))
+    lead = say("workers.lead", dies=say.counted(len(found.all), "die"), hosts=say.counted(found.hosts, "host"))
     if are_alive:
         lead += " " + say("workers.now", running=found.running, queued=found.queued)
     numeric = frozenset(columns.index(name) for name in ("trials", "baseline"))

@@ -13,7 +13,6 @@ from sktune.core.language import Language, Sentences
 from sktune.core.printable import printable
 from sktune.reports.figures import FIGURES
 from sktune.reports.page.data import page_data
-from sktune.reports.plan_names import counted
 from sktune.reports.shown import Shown
 from sktune.reports.texts import TEXTS
 from sktune.study.result import SearchResult
@@ -74,7 +73,7 @@ def page_html(result: SearchResult, language: Language = "en", profiles: "tuple[
     shown = Shown(result, say, profiles)
     return filled(
         "page.html", say, connect="'self'" if events else "'none'", title=f"{result.study} – sktune", result=result,
-        figures={key: figure for key, make in FIGURES.items() if (figure := make(shown))}, counted=counted,
+        figures={key: figure for key, make in FIGURES.items() if (figure := make(shown))},
         choices=_choices(shown), scopes=[len(record.judged_plan.scopes) for record in shown.records.values()],
         events=events, data=page_data(shown), script=file_text("page.js"),
     )  # fmt: skip
