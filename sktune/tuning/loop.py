@@ -122,7 +122,7 @@ def run(
             search = _Search(request, spec, space, folder, listener, budget, proxy)
             study = search.run(name, study, site, runner_factory, strategy)
         result = result_of(study, folder)
-        from sktune.reports import dashboard, outputs  # only the end needs them
+        from sktune.reports import dashboard, outputs  # a search goes without reports until it ends
 
         outputs.write(result, folder)
         if dashboard.is_installed():
