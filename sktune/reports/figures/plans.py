@@ -1,19 +1,18 @@
 """The winner as a strip over all units of the step, the runners-up beneath it, and what the scopes became."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
-from string import ascii_uppercase
 
 from markupsafe import Markup
 
 from sktune.core.layout import Layout
-from sktune.core.plan import Options, Plan, options_text
+from sktune.core.plan import Options, options_text
 from sktune.core.printable import shortened
 from sktune.reports.drawing import WIDTH, Scale, legend, picture, text
 from sktune.reports.figure import Figure, Table
 from sktune.reports.markup import EMPTY, element, joined, number
 from sktune.reports.plan_names import kind_of
-from sktune.reports.plan_picture import plan_picture
+from sktune.reports.plan_picture import option_letters, plan_picture
 from sktune.reports.shown import Shown
 from sktune.study.records import TrialRecord
 
@@ -29,7 +28,7 @@ def plans(shown: Shown) -> Figure | None:
     layout, say = shown.layout, shown.say
     if layout is None or not layout.units or not shown.best:
         return None
-    marks = _marks([record.judged_plan for record in shown.best])
+    marks = option_letters([record.judged_plan for record in shown.best])
     scale = Scale(0, len(layout.units), LEFT, RIGHT)
     units, y = _units(shown, layout, scale)
     rows = []
@@ -125,15 +124,6 @@ def _row(
 
 def _box(left: float, right: float, top: float, height: float) -> str:
     return f"M{number(left)} {number(top)}H{number(max(right, left + 0.6))}v{number(height)}H{number(left)}z"
-
-
-def _marks(plans: Sequence[Plan]) -> dict[Options, str]:
-    """Return a letter for each set of options of a scope."""
-    sets = dict.fromkeys(scope.options for plan in plans for scope in plan.scopes)
-    return {
-        options: ascii_uppercase[index % 26] + (str(index // 26) if index >= 26 else "")
-        for index, options in enumerate(sets)
-    }
 
 
 def _legend(shown: Shown, marks: Mapping[Options, str]) -> list[tuple[Markup, str]]:
