@@ -14,7 +14,7 @@ from typing import Any
 
 import sktune
 from sktune.backends.installed import device_name
-from sktune.reports.study import final_rows, verdict_line
+from sktune.reports.study import final_table, verdict_line
 from sktune.study.result import SearchResult
 from sktune.tuning.request import Request
 from sktune.worker.jobs import Judge, RunnerSetup
@@ -73,7 +73,7 @@ def print_answer(result: SearchResult) -> None:
     """Print the final comparison."""
     print(f"\n{verdict_line(result)}\n\n| | ms per step | speedup | 95% interval | bits |")
     print("| --- | ---: | ---: | --- | --- |")
-    for row in final_rows(result):
+    for row in final_table(result).rows:
         print(f"| {' | '.join(row)} |")
 
 

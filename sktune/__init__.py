@@ -53,7 +53,6 @@ def search(
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
-    from sktune.reports.result import Result
     from sktune.tuning import fewer_layers
     from sktune.tuning.request import Request
 
@@ -65,7 +64,10 @@ def search(
     paths = {name for name, kind in get_type_hints(Request).items() if kind in (Path, Path | None)}
     options = {name: Path(value) if name in paths and value is not None else value for name, value in options.items()}
     request = Request(model, trials, time_budget_s=time_budget_s, **options)
-    return Result.of(fewer_layers.search(request, lambda event: listener(event.to_dict())))
+    result = fewer_layers.search(request, lambda event: listener(event.to_dict()))
+    from sktune.reports.result import Result  # a search goes without reports until it ends
+
+    return Result.of(result)
 
 
 def load(study: str, runs: Path | str = "runs", storage: str | None = None) -> "Result":

@@ -22,6 +22,7 @@ from sktune.ascend.superkernel_pass import PassCut, cuts_text
 from sktune.core.errors import SpaceError
 from sktune.core.events.scopes import FormedSuperKernel, NamedOperator, ScopeFusion, Split
 from sktune.core.plan import Option
+from sktune.core.printable import counted
 from sktune.core.scope_options import normalise, parse, render
 
 
@@ -298,7 +299,7 @@ def describe(fusion: RealisedFusion) -> list[str]:
     """Return one line for each scope (marked, formed, split, left out) and what the logs say, about it and in all."""
     lines = []
     for scope in fusion.scopes:
-        parts = [f"{_counted(len(scope.marked), 'operator')} marked ({_types(scope.marked)})"] if scope.marked else []
+        parts = [f"{counted(len(scope.marked), 'operator')} marked ({_types(scope.marked)})"] if scope.marked else []
         if not fusion.is_known:
             parts.append("what was fused is not known; give GE's AfterSkGraph dump or a profile")
         elif not scope.superkernels:
@@ -318,15 +319,11 @@ def describe(fusion: RealisedFusion) -> list[str]:
 def _formed(kernels: Sequence[FormedSuperKernel]) -> str:
     spans = [
         f"{kernel.first} to {kernel.last}"
-        + (f", {_counted(len(kernel.operators), 'operator')}" if kernel.operators else "")
+        + (f", {counted(len(kernel.operators), 'operator')}" if kernel.operators else "")
         for kernel in kernels[:3]
     ]
     more = f", and {len(kernels) - 3} more" if len(kernels) > 3 else ""
-    return f"{_counted(len(kernels), SUPERKERNEL)} ({'; '.join(spans)}{more})"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{counted(len(kernels), SUPERKERNEL)} ({'; '.join(spans)}{more})"
 
 
 def _types(operators: Iterable[NamedOperator]) -> str:

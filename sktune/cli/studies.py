@@ -94,9 +94,9 @@ def _row(result: SearchResult) -> StudyRow:
 
 def _explained(result: SearchResult, console: Terminal) -> dict[str, Any]:
     """Show what the study has learned, write the page with it again, and return it for JSON."""
+    from sktune.cli.views.why import why_tables
     from sktune.learning.threads import one_blas_thread
     from sktune.reports.why import learned_from
-    from sktune.reports.why_tables import why_tables
     from sktune.samplers.partition import PartitionSampler
 
     space = space_of(result.facts, result.history)

@@ -13,7 +13,7 @@ from sktune.core.plan import Plan
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.winner import BASELINE_REPEAT, FinalPlan, decide
-from sktune.reports.study import final_rows, verdict_line
+from sktune.reports.study import final_table, verdict_line
 from sktune.study.result import result_of, verdict_of_trials
 from sktune.study.study import TuningStudy, sqlite_url
 from tests.builders import row, study_of
@@ -96,7 +96,7 @@ def test_the_winner_has_one_figure_everywhere(tmp_path: Path) -> None:
     (of_winner,) = [each for each in result.final_rows() if each["name"] == winner]
     assert (of_winner["speedup"], of_winner["ci95"]) == (summary["speedup"], summary["ci95"])
     assert summary["repeatability"] > log(1.3 / 1.22) / 3
-    assert f"{summary['speedup']:.3f}" in next(cells for cells in final_rows(result) if ", winner)" in cells[0])
+    assert f"{summary['speedup']:.3f}" in next(cells for cells in final_table(result).rows if ", winner)" in str(cells[0]))
 
 
 @pytest.mark.parametrize("has_final", [True, False])

@@ -1,25 +1,21 @@
 """The final comparison as a forest plot: finalists and references, the noise floor as a band, processes as dots."""
 
 from math import expm1
+from typing import Any
 
 from sktune.core.outcome import FinalRow
-from sktune.measure.winner import BASELINE, BASELINE_REPEAT
-from sktune.reports.page.intervals import Interval, intervals
-from sktune.reports.page.section import Section, Table, picture
-from sktune.reports.page.shown import Shown
-
-REFERENCES = {
-    BASELINE: "final.baseline",
-    BASELINE_REPEAT: "final.baseline_again",
-    "uncompiled": "final.uncompiled",
-    "torch.compile(mode='max-autotune')": "final.max_autotune",
-}
+from sktune.measure.winner import BASELINE
+from sktune.reports.drawing import Interval, intervals, picture
+from sktune.reports.figure import Figure, Table
+from sktune.reports.plan_names import REFERENCES
+from sktune.reports.plots import interval_plot
+from sktune.reports.shown import Shown
 
 MIN_BIAS = 0.0005
 """Log ratio from which the correction of the winner's figure can be seen."""
 
 
-def forest(shown: Shown) -> Section | None:
+def final(shown: Shown) -> Figure | None:
     """Return the final comparison."""
     result, say = shown.result, shown.say
     comparison = result.comparison
@@ -27,8 +23,7 @@ def forest(shown: Shown) -> Section | None:
         return None
     rows = [interval for row in result.final if (interval := _interval(shown, row))]
     floor = 0.0 if result.is_simulated else comparison.noise_floor
-    label = say("speedup_simulated" if result.is_simulated else "speedup")
-    content, height = intervals(rows, label, 3, 1.0, floor, "×")
+    content, height = intervals(rows, shown.speedup, 3, 1.0, floor, "×")
     described = "; ".join(f"{row.name}: {row.value:.3f}" for row in rows)
     drawn = picture("final-picture", say("final.title"), described, height, content)
     if result.is_simulated:
@@ -39,7 +34,12 @@ def forest(shown: Shown) -> Section | None:
             lead += " " + say("final.dies", dies=", ".join(comparison.dies))
         if result.winner and result.verdict and result.verdict.selection_bias > MIN_BIAS:
             lead += " " + say("final.bias", bias=f"{expm1(result.verdict.selection_bias):.1%}")
-    return Section("final", say("final.title"), lead, drawn, _table(shown))
+
+    def plot() -> Any:
+        plotted = interval_plot(shown, say("final.title"), shown.speedup, {"": rows}).update_traces(showlegend=False)
+        return plotted.add_vrect(1 - floor, 1 + floor, fillcolor="gray", opacity=0.25, line_width=0)
+
+    return Figure(say("final.title"), lead, drawn, _table(shown), plot=plot)
 
 
 def _name(shown: Shown, row: FinalRow) -> str:

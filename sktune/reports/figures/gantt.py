@@ -4,10 +4,10 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from sktune.reports.page.markup import element, number
-from sktune.reports.page.scale import Scale
-from sktune.reports.page.section import WIDTH, Section, Table, legend, picture, text
-from sktune.reports.page.shown import Shown
+from sktune.reports.drawing import WIDTH, Scale, legend, picture, text
+from sktune.reports.figure import Figure, Table
+from sktune.reports.markup import element, number
+from sktune.reports.shown import Shown
 from sktune.reports.time_spent import FINAL_STAGES, OTHER, STAGES, Stretch, stretches, totals
 
 LEFT, RIGHT, TOP, LANE = 150.0, WIDTH - 16.0, 8.0, 30.0
@@ -16,7 +16,7 @@ MIN_WIDTH = 0.4
 MAX_NAME = 20
 
 
-def gantt(shown: Shown) -> Section | None:
+def gantt(shown: Shown) -> Figure | None:
     """Return the stages of all trials on one time axis."""
     found, say = stretches(shown.result), shown.say
     if not found:
@@ -36,7 +36,9 @@ def gantt(shown: Shown) -> Section | None:
             text(x, bottom + 16, f"{label} {unit}", "small", "middle"),
         ]
     for index, worker in enumerate(workers):
-        drawn.append(text(LEFT - 8, TOP + LANE * index + 18, _end_of(worker or say("gantt.worker")), "small", "end"))
+        name = worker or say("gantt.worker")  # the number of its die is at the end
+        name = name if len(name) <= MAX_NAME else f"…{name[1 - MAX_NAME :]}"
+        drawn.append(text(LEFT - 8, TOP + LANE * index + 18, name, "small", "end"))
     for trial, run in groupby(found, key=lambda each: each.trial):
         parts = list(run)
         y = TOP + LANE * workers.index(parts[0].worker) + 4
@@ -52,12 +54,7 @@ def gantt(shown: Shown) -> Section | None:
     table = Table((say("gantt.stage"), say("gantt.seconds"), say("gantt.share")), rows, numeric=frozenset({1, 2}))
     lead = say("gantt.lead", parts=parts_text, seconds=f"{whole:,.0f}")
     drawing = picture("time-picture", say("gantt.title"), parts_text, bottom + 38 + used, *drawn, keys)
-    return Section("time", say("gantt.title"), lead, drawing, table)
-
-
-def _end_of(worker: str) -> str:
-    """Return the end of a worker's name, which has the number of its die."""
-    return worker if len(worker) <= MAX_NAME else f"…{worker[1 - MAX_NAME :]}"
+    return Figure(say("gantt.title"), lead, drawing, table)
 
 
 def _bars(parts: list[Stretch], scale: Scale, y: float) -> list[Markup]:

@@ -3,16 +3,15 @@
 from markupsafe import Markup
 
 from sktune.core.printable import shortened
-from sktune.reports.page.markup import element
-from sktune.reports.page.section import Section, Table
-from sktune.reports.page.shown import Shown
-from sktune.reports.plan_names import counted
+from sktune.reports.figure import Figure, Table
+from sktune.reports.markup import element
+from sktune.reports.shown import Shown
 from sktune.study.workers import WorkerStatus, moment
 
 MAX_NAME, MAX_WHY, MAX_MISHAPS = 60, 200, 3
 
 
-def workers(shown: Shown) -> Section | None:
+def workers(shown: Shown) -> Figure | None:
     """Return the table of all workers; None if there was only one."""
     say, found = shown.say, shown.result.workers
     if not found.are_several:
@@ -25,12 +24,12 @@ def workers(shown: Shown) -> Section | None:
         baseline = "" if worker.baseline_ms is None else f"{worker.baseline_ms:.3f}"
         state, lease = say(f"workers.is_{worker.state}"), _lease(shown, worker) if are_alive else ()
         rows.append((*names, _whole(state), *lease, worker.trials, baseline, _mishaps(shown, worker)))
-    lead = say("workers.lead", dies=counted(len(found.all), "die", say), hosts=counted(found.hosts, "host", say))
+    lead = say("workers.lead", dies=say.counted(len(found.all), "die"), hosts=say.counted(found.hosts, "host"))
     if are_alive:
         lead += " " + say("workers.now", running=found.running, queued=found.queued)
     numeric = frozenset(columns.index(name) for name in ("trials", "baseline"))
     table = Table(tuple(say(f"workers.{name}") for name in columns), rows, numeric=numeric)
-    return Section("workers", say("workers.title"), lead, table=table, is_open=True)
+    return Figure(say("workers.title"), lead, table=table, is_open=True)
 
 
 def _lease(shown: Shown, worker: WorkerStatus) -> tuple[object, ...]:

@@ -1,13 +1,13 @@
 """All trials as a table."""
 
 from sktune.core.printable import shortened
-from sktune.reports.page.section import Section, Table
-from sktune.reports.page.shown import Shown
+from sktune.reports.figure import Figure, Table
+from sktune.reports.shown import Shown
 
 MAX_DETAIL = 120
 
 
-def trials(shown: Shown) -> Section | None:
+def trials(shown: Shown) -> Figure | None:
     """Return the table of all trials."""
     say = shown.say
     if not shown.result.trials:
@@ -25,6 +25,4 @@ def trials(shown: Shown) -> Section | None:
     head = (say("trial"), say("plan"), say("options"), say("origin"), say("outcome"), say("speedup"), say("interval"),
             say("ms_per_step"), say("detail"))  # fmt: skip
     table = Table(head, rows, list(shown.records), frozenset({0, 5, 7}))
-    return Section(
-        "trials", say("trials.title"), say("trials.lead" if shown.result.final else "trials.lead_only"), table=table
-    )
+    return Figure(say("trials.title"), say("trials.lead" if shown.result.final else "trials.lead_only"), table=table)

@@ -1,9 +1,9 @@
 """Predicted against measured: how well the model knows each plan from the other trials, and where it is wrong."""
 
-from sktune.reports.page.markup import element, joined
-from sktune.reports.page.scale import Scale
-from sktune.reports.page.section import WIDTH, Section, Table, picture, text
-from sktune.reports.page.shown import Shown
+from sktune.reports.drawing import WIDTH, Scale, picture, rows_grid, text
+from sktune.reports.figure import Figure, Table
+from sktune.reports.markup import element
+from sktune.reports.shown import Shown
 
 LEFT, RIGHT, TOP, HEIGHT = 90.0, WIDTH - 16.0, 12.0, 340.0
 SURPRISING = 2.5
@@ -11,7 +11,7 @@ SURPRISING = 2.5
 MAX_SURPRISES = 12
 
 
-def predicted(shown: Shown) -> Section | None:
+def predicted(shown: Shown) -> Figure | None:
     """Return predictions, each made without the trial's own step latency."""
     why, say = shown.why, shown.say
     if why is None or len(why.predictions) < 3:
@@ -21,11 +21,7 @@ def predicted(shown: Shown) -> Section | None:
     across = Scale.around_most([100 * each.saving for each, _ in known], LEFT, RIGHT)
     up = Scale.around_most([100 * each.expected for each, _ in known], TOP + HEIGHT, TOP)
     bottom = TOP + HEIGHT
-    drawn = [
-        joined((element("line", x1=LEFT, x2=RIGHT, y1=up(tick), y2=up(tick), class_="grid"),
-                text(LEFT - 8, up(tick) + 4, f"{label}%", "small", "end")))
-        for tick, label in up.ticks()
-    ]  # fmt: skip
+    drawn = rows_grid(up, LEFT, RIGHT, "%")
     drawn += [text(across(tick), bottom + 16, f"{label}%", "small", "middle") for tick, label in across.ticks(8)]
     low, high = max(across.low, up.low), min(across.high, up.high)
     if low < high:
@@ -53,4 +49,4 @@ def predicted(shown: Shown) -> Section | None:
     table = Table(head, rows, [row[0] for row in rows], frozenset({0, 3, 4, 5}))
     described = say("predicted.described", count=len(known))
     drawing = picture("predicted-picture", say("predicted.title"), described, bottom + 46, *drawn)
-    return Section("predicted", say("predicted.title"), lead, drawing, table)
+    return Figure(say("predicted.title"), lead, drawing, table)

@@ -5,7 +5,7 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from sktune.core.events.studies import Effect
-from sktune.reports.page.pictures.effects import by_size
+from sktune.reports.figures.effects import by_size
 from sktune.reports.why import Why
 
 

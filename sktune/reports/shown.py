@@ -1,4 +1,4 @@
-"""What the page shows: a study's result, what was learned from it, and the words of a language."""
+"""What figures show: a study's result, what was learned from it, and the words of a language."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from sktune.core.language import Sentences
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Speedup, excludes_any
 from sktune.core.plan import Option, Plan, options_text
-from sktune.reports.plan_names import plan_name
-from sktune.reports.why import Why
+from sktune.reports.plan_names import ENGLISH, plan_name
+from sktune.reports.why import Why, learned_from
 from sktune.samplers import strategy_names
 from sktune.study.records import TrialRecord, incumbent_first
 from sktune.study.result import SearchResult
@@ -24,19 +24,32 @@ MAX_PLANS = 5
 
 @dataclass(frozen=True)
 class Shown:
-    """The content of one page.
+    """The content of figures.
 
     Attributes:
         result: of the study.
-        why: what was learned; None before anything was measured.
         say: the words.
         profiles: of the baseline's step and of the winner's, as far as they are known.
     """
 
     result: SearchResult
-    why: Why | None
-    say: Sentences
+    say: Sentences = ENGLISH
     profiles: "tuple[Profile, ...]" = ()
+
+    @cached_property
+    def why(self) -> Why | None:
+        """What was learned; None before anything was measured."""
+        return learned_from(self.result)
+
+    @property
+    def speedup(self) -> str:
+        """The name of a speedup."""
+        return self.say("speedup_simulated" if self.result.is_simulated else "speedup")
+
+    @property
+    def ms(self) -> str:
+        """The unit of latencies."""
+        return self.say("simulated_ms" if self.result.is_simulated else "ms")
 
     @property
     def layout(self) -> Layout | None:

@@ -7,11 +7,10 @@ from markupsafe import Markup
 
 from sktune.core.printable import shortened
 from sktune.learning.contributions import OTHERS
-from sktune.reports.page.intervals import MAX_NAME, NAMES, ROW
-from sktune.reports.page.markup import element, joined
-from sktune.reports.page.scale import Scale
-from sktune.reports.page.section import WIDTH, Section, Table, picture, text
-from sktune.reports.page.shown import Shown
+from sktune.reports.drawing import MAX_NAME, NAMES, ROW, WIDTH, Scale, columns_grid, picture, text
+from sktune.reports.figure import Figure, Table
+from sktune.reports.markup import element
+from sktune.reports.shown import Shown
 from sktune.study.records import TrialRecord
 
 MAX_GROUPS = 8
@@ -28,7 +27,7 @@ class _Step:
     is_total: bool = False
 
 
-def waterfall(shown: Shown) -> Section | None:
+def waterfall(shown: Shown) -> Figure | None:
     """Return the steps from the baseline's latency to the best plan's."""
     why, say = shown.why, shown.say
     record = shown.best[0] if shown.best else None
@@ -40,18 +39,14 @@ def waterfall(shown: Shown) -> Section | None:
     drawn = _picture(shown, steps)
     explained = sum(part.saving for part in why.parts) * baseline_ms
     saved = baseline_ms - baseline_ms / speedup.ratio
-    lead = say("waterfall.lead", saved=f"{saved:.3f}", explained=f"{explained:.3f}", unit=_unit(shown))
+    lead = say("waterfall.lead", saved=f"{saved:.3f}", explained=f"{explained:.3f}", unit=shown.ms)
     rows = [
         (step.name, f"{step.end_ms - step.start_ms:+.4f}" if not step.is_total else "", f"{step.end_ms:.4f}",
          f"± {1.96 * step.sd_ms:.4f}" if step.sd_ms else "")
         for step in steps
     ]  # fmt: skip
-    head = ("", say("waterfall.change", unit=_unit(shown)), say("waterfall.reached", unit=_unit(shown)), "95%")
-    return Section("waterfall", say("waterfall.title"), lead, drawn, Table(head, rows, numeric=frozenset({1, 2, 3})))
-
-
-def _unit(shown: Shown) -> str:
-    return shown.say("simulated_ms" if shown.result.is_simulated else "ms")
+    head = ("", say("waterfall.change", unit=shown.ms), say("waterfall.reached", unit=shown.ms), "95%")
+    return Figure(say("waterfall.title"), lead, drawn, Table(head, rows, numeric=frozenset({1, 2, 3})))
 
 
 def _steps(shown: Shown, record: TrialRecord, baseline_ms: float, latency_ms: float) -> list[_Step]:
@@ -59,7 +54,10 @@ def _steps(shown: Shown, record: TrialRecord, baseline_ms: float, latency_ms: fl
     why, say = shown.why, shown.say
     assert why is not None
     groups = sorted((part for part in why.parts if part.scopes), key=lambda part: -abs(part.saving))
-    named = [(_group_name(shown, part.name, part.scopes), part.saving, part.sd) for part in groups[:MAX_GROUPS]]
+    named = [
+        (say("waterfall.group", name=part.name, scopes=part.scopes), part.saving, part.sd)
+        for part in groups[:MAX_GROUPS]
+    ]
     if rest := groups[MAX_GROUPS:]:
         name = say("waterfall.other_groups", groups=len(rest), scopes=sum(part.scopes for part in rest))
         # Their errors are correlated: the sum is an upper bound.
@@ -78,19 +76,11 @@ def _steps(shown: Shown, record: TrialRecord, baseline_ms: float, latency_ms: fl
     return [*steps, _Step(shown.named(record), 0.0, latency_ms, is_total=True)]
 
 
-def _group_name(shown: Shown, name: str, scopes: int) -> str:
-    return shown.say("waterfall.group", name=name, scopes=scopes)
-
-
 def _picture(shown: Shown, steps: Sequence[_Step]) -> Markup:
     moving = [value for step in steps for value in ((step.end_ms,) if step.is_total else (step.start_ms, step.end_ms))]
     scale = Scale.around(moving, NAMES, WIDTH - 90.0, 0.1)
     bottom = ROW * len(steps) + 4
-    drawn = [
-        joined((element("line", x1=scale(tick), x2=scale(tick), y1=0.0, y2=bottom, class_="grid"),
-                text(scale(tick), bottom + 14, label, "small", "middle")))
-        for tick, label in scale.ticks()
-    ]  # fmt: skip
+    drawn = columns_grid(scale, bottom)
     for index, step in enumerate(steps):
         y = 4 + ROW * index
         left, right = sorted((scale(scale.low if step.is_total else step.start_ms), scale(step.end_ms)))
@@ -105,7 +95,7 @@ def _picture(shown: Shown, steps: Sequence[_Step]) -> Markup:
         if step.sd_ms:
             low, high = scale(step.end_ms - 1.96 * step.sd_ms), scale(step.end_ms + 1.96 * step.sd_ms)
             drawn.append(element("line", x1=low, x2=high, y1=y + 11, y2=y + 11, class_="whisker"))
-    axis = shown.say("waterfall.axis", unit=_unit(shown), low=scale.label(scale.low))
+    axis = shown.say("waterfall.axis", unit=shown.ms, low=scale.label(scale.low))
     drawn.append(text((NAMES + WIDTH - 90) / 2, bottom + 32, axis, "small", "middle"))
     described = "; ".join(f"{step.name}: {step.end_ms:.3f}" for step in steps)
     return picture("waterfall-picture", shown.say("waterfall.title"), described, bottom + 40, *drawn)

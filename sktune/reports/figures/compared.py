@@ -2,13 +2,13 @@
 
 from markupsafe import Markup
 
-from sktune.reports.page.markup import element
-from sktune.reports.page.section import Section
-from sktune.reports.page.shown import Shown
+from sktune.reports.figure import Figure
+from sktune.reports.markup import element
+from sktune.reports.shown import Shown
 from sktune.study.records import TrialRecord
 
 
-def compared(shown: Shown) -> Section | None:
+def compared(shown: Shown) -> Figure | None:
     """Return the winner beside the runner-up, and what the script needs to show others."""
     say = shown.say
     if shown.layout is None or len(shown.best) < 2:
@@ -22,7 +22,7 @@ def compared(shown: Shown) -> Section | None:
                            for name, one, other in rows)),
         class_="sides", data_left=left.number, data_right=right.number,
     )  # fmt: skip
-    return Section("compare", say("compared.title"), say("compared.lead"), element("div", body, id="compared"))
+    return Figure(say("compared.title"), say("compared.lead"), element("div", body, id="compared"))
 
 
 KEYS = ("speedup", "interval", "latency", "outcome", "origin", "scopes", "options", "only")

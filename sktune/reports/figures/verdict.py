@@ -10,12 +10,11 @@ from sktune.core.outcome import Outcome, Speedup
 from sktune.core.printable import shortened
 from sktune.measure.winner import BASELINE, BASELINE_REPEAT
 from sktune.reports.application import apply_block
-from sktune.reports.page.markup import EMPTY, element, joined
-from sktune.reports.page.pictures.forest import REFERENCES
-from sktune.reports.page.section import Section
-from sktune.reports.page.shown import Shown
-from sktune.reports.plan_names import counted
+from sktune.reports.figure import Figure
+from sktune.reports.markup import EMPTY, element, joined
+from sktune.reports.plan_names import REFERENCES
 from sktune.reports.plan_output import verified_line
+from sktune.reports.shown import Shown
 from sktune.study.result import BEST_PLAN
 from sktune.targets import Application
 
@@ -23,17 +22,18 @@ MAX_CAUSES = MAX_TIES = 3
 MAX_INCONSISTENCY = 0.05
 
 
-def verdict(shown: Shown) -> Section:
+def verdict(shown: Shown) -> Figure:
     """Return the card at the top of the page."""
     result, say = shown.result, shown.say
     head, facts = element("div", *_headline(shown), class_="big"), element("dl", *_facts(shown), class_="facts")
-    card = element("div", head, _warning(shown), facts, _next_step(shown), class_="card")
+    warning = element("p", say("verdict.doubtful"), class_="warning") if _is_doubtful(shown) else None
+    card = element("div", head, warning, facts, _next_step(shown), class_="card")
     notes = [say("verdict.simulated")] if result.is_simulated and result.trials else []
     if result.winner and not result.is_simulated and _is_inconsistent(result.winner.speedup):
         notes.append(say("verdict.disturbed"))
     if result.model_difference:
         notes.append(say("verdict.model_difference", difference=result.model_difference))
-    return Section("verdict", say("verdict.title"), "", card, notes=tuple(notes))
+    return Figure(say("verdict.title"), "", card, notes=tuple(notes))
 
 
 def _is_inconsistent(speedup: Speedup) -> bool:
@@ -58,12 +58,6 @@ def _headline(shown: Shown) -> list[Markup]:
     ]
 
 
-def _warning(shown: Shown) -> Markup | None:
-    if not _is_doubtful(shown):
-        return None
-    return element("p", shown.say("verdict.doubtful"), class_="warning")
-
-
 def _is_doubtful(shown: Shown) -> bool:
     """Whether the winner's gain is smaller than its doubt, or than what a copy of the baseline appeared to gain."""
     result = shown.result
@@ -78,10 +72,6 @@ def _is_doubtful(shown: Shown) -> bool:
 def _copy(shown: Shown) -> Speedup | None:
     """Return the figures of the baseline's second copy in the final comparison."""
     return next((row.speedup for row in shown.result.final if row.name == BASELINE_REPEAT), None)
-
-
-def _disturbed(shown: Shown) -> int:
-    return sum(bool(record.outcome and record.outcome.noise) for record in shown.result.trials)
 
 
 def _latencies(shown: Shown, speedup: Speedup) -> str:
@@ -99,7 +89,7 @@ def _alternatives(shown: Shown) -> str:
         f"{shown.named(shown.records[plan.number])} {plan.speedup.ratio:.3f}×"
         for plan in ties[:MAX_TIES] if plan.number in shown.records
     ) + (", …" if len(ties) > MAX_TIES else "")  # fmt: skip
-    parts = [say("verdict.ties", ties=counted(len(ties), "plan", say), listed=listed)] if ties else []
+    parts = [say("verdict.ties", ties=say.counted(len(ties), "plan"), listed=listed)] if ties else []
     for row in result.final:
         if row.name in REFERENCES and row.name not in (BASELINE, BASELINE_REPEAT) and row.speedup:
             bits = say("verdict.bits_equal" if row.bit_identical else "outcome.mismatch")
@@ -168,7 +158,7 @@ def _noise(shown: Shown) -> str:
         parts.append(say("verdict.repeatability", limit=f"{result.repeatability:.1%}"))
     if again := _copy(shown):
         parts.append(say("verdict.copy", ratio=f"{again.ratio:.3f}"))
-    if disturbed := _disturbed(shown):
+    if disturbed := sum(bool(record.outcome and record.outcome.noise) for record in result.trials):
         parts.append(say("verdict.disturbed_trials", disturbed=disturbed, trials=len(result.trials)))
     return "; ".join(parts)
 
@@ -186,7 +176,7 @@ def _causes(shown: Shown) -> Markup:
 
 def _cause(shown: Shown, outcomes: list[Outcome]) -> Markup:
     first = outcomes[0]
-    trials = counted(len(outcomes), "trial", shown.say)
+    trials = shown.say.counted(len(outcomes), "trial")
     line = f"{trials}: {shown.ended(first)}. {shortened(first.detail, 300)}"
     return joined((line, " ", element("code", first.log) if first.log else None))
 

@@ -8,10 +8,11 @@ from markupsafe import Markup
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope, options_text
 from sktune.core.printable import shortened
-from sktune.reports.page.markup import element
-from sktune.reports.page.section import WIDTH, Section, Table, picture, text
-from sktune.reports.page.shown import Shown
+from sktune.reports.drawing import WIDTH, picture, text
+from sktune.reports.figure import Figure, Table
+from sktune.reports.markup import element
 from sktune.reports.plan_names import kind_of
+from sktune.reports.shown import Shown
 from sktune.study.records import TrialRecord
 
 LEFT, TOP, HIGH = 250.0, 130.0, 26.0
@@ -19,7 +20,7 @@ MIN_CELL, MAX_CELL = 46.0, 120.0
 MAX_COLUMNS = 15
 
 
-def failures(shown: Shown) -> Section | None:
+def failures(shown: Shown) -> Figure | None:
     """Return the map and the failed trials; None if nothing failed."""
     say = shown.say
     failed = [record for record in shown.result.trials
@@ -33,7 +34,7 @@ def failures(shown: Shown) -> Section | None:
     counts = Counter(record.outcome.reason for record in failed if record.outcome)
     what = ", ".join(f"{count} {say(f'outcome.{reason}')}" for reason, count in counts.most_common())
     lead = say("failures.lead", failed=len(failed), trials=len(shown.result.trials), what=what)
-    return Section("failures", say("failures.title"), lead, _map(shown, failed), table, is_open=True)
+    return Figure(say("failures.title"), lead, _map(shown, failed), table, is_open=True)
 
 
 def _scope_blamed(record: TrialRecord) -> Scope | None:

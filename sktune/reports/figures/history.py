@@ -1,14 +1,16 @@
 """Every trial with its interval, the incumbent as a step line, failures in lanes by reason, origins by shape."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from markupsafe import Markup
 
 from sktune.core.outcome import Reason
-from sktune.reports.page.markup import element, joined, lines, number
-from sktune.reports.page.scale import Scale
-from sktune.reports.page.section import WIDTH, Section, legend, picture, text
-from sktune.reports.page.shown import Shown
+from sktune.reports.drawing import WIDTH, Interval, Scale, legend, picture, rows_grid, text, trials_axis
+from sktune.reports.figure import Figure
+from sktune.reports.markup import element, lines, number
+from sktune.reports.plots import empty_plot, errors, plain
+from sktune.reports.shown import Shown
 from sktune.study.records import TrialRecord
 
 LEFT, RIGHT, TOP, HEIGHT, LANE = 110.0, WIDTH - 16.0, 12.0, 280.0, 20.0
@@ -18,7 +20,7 @@ OUTLIERS = 2.0
 """What lies beyond the baseline or the best by more than this many times the best gain is drawn at the edge."""
 
 
-def history(shown: Shown) -> Section | None:
+def history(shown: Shown) -> Figure | None:
     """Return the course of the search."""
     trials, say = shown.result.trials, shown.say
     if not trials:
@@ -33,7 +35,8 @@ def history(shown: Shown) -> Section | None:
     drawn += [_trial(shown, record, across, up, failed, size) for record in trials]
     incumbents = _incumbents(trials)
     if incumbents:
-        drawn.append(element("path", d=_steps(incumbents, across, up), class_="incumbent"))
+        steps = (f"H{number(across(trial))}V{number(up(ratio))}" for trial, ratio in incumbents)
+        drawn.append(element("path", d=f"M{number(LEFT)} {number(up(1.0))}{''.join(steps)}", class_="incumbent"))
     settled = settled_after(shown)
     if settled is not None:
         x = across(settled)
@@ -45,10 +48,29 @@ def history(shown: Shown) -> Section | None:
     lead = say("history.lead", trials=len(trials))
     if settled is not None:
         lead += " " + say("history.settled_lead", trial=settled)
-    drawn.append(keys)
     described = say("history.described", trials=len(trials), best=f"{incumbents[-1][1]:.3f}" if incumbents else "-")
-    return Section("history", say("history.title"), lead,
-                   picture("history-picture", say("history.title"), described, bottom + 46 + used, *drawn))  # fmt: skip
+    body = picture("history-picture", say("history.title"), described, bottom + 46 + used, *drawn, keys)
+    return Figure(say("history.title"), lead, body, plot=lambda: _plot(shown))
+
+
+def _plot(shown: Shown) -> Any:
+    """Return the same with plotly: a series for each outcome, and the incumbent."""
+    trials, say = shown.result.trials, shown.say
+    plot = empty_plot(shown, say("history.title"), say("trial"), shown.speedup)
+    series: dict[str, list[Interval]] = {}
+    for record in trials:
+        if record.outcome and (speedup := record.outcome.speedup):
+            row = Interval(shown.named(record), speedup.ratio, *speedup.bounds, trial=record.number)
+            series.setdefault(shown.ended(record.outcome), []).append(row)
+    for name, rows in series.items():
+        plot.add_scatter(
+            x=[row.trial for row in rows], y=[row.value for row in rows], mode="markers", error_y=errors(rows),
+            text=[plain(row.name) for row in rows], hovertemplate="%{text}<br>%{y:.3f}x", name=name,
+        )  # fmt: skip
+    steps = [(trials[0].number, 1.0), *(_incumbents(trials) or [(trials[-1].number, 1.0)])]
+    x, y = zip(*steps, strict=True)
+    return plot.add_scatter(x=x, y=y, mode="lines", line={"shape": "hv"}, name=say("history.incumbent"),
+                            hoverinfo="skip")  # fmt: skip
 
 
 def shape_of(shown: Shown, record: TrialRecord) -> str:
@@ -74,14 +96,11 @@ def settled_after(shown: Shown) -> int | None:
     if not incumbents:
         return None
     floor = shown.result.facts.noise_floor if shown.result.facts.floor_looks else 0.0
-    bounds = {number: _bounds(shown, number) for number, _ in incumbents}
+    outcomes = {number: shown.records[number].outcome for number, _ in incumbents}
+    bounds = {number: outcome.speedup.bounds if outcome and outcome.speedup else (1.0, 1.0)
+              for number, outcome in outcomes.items()}  # fmt: skip
     best = max(incumbents[:-1], key=lambda incumbent: incumbent[1])[0]
     return next(number for number, _ in incumbents if bounds[number][1] * (1 + floor) >= bounds[best][0])
-
-
-def _bounds(shown: Shown, number: int) -> tuple[float, float]:
-    outcome = shown.records[number].outcome
-    return outcome.speedup.bounds if outcome and outcome.speedup else (1.0, 1.0)
 
 
 def _incumbents(trials: Sequence[TrialRecord]) -> list[tuple[int, float]]:
@@ -105,19 +124,12 @@ def _vertical(trials: Sequence[TrialRecord]) -> Scale:
 
 
 def _axes(shown: Shown, across: Scale, up: Scale, bottom: float) -> list[Markup]:
-    drawn = [
-        joined((element("line", x1=LEFT, x2=RIGHT, y1=up(tick), y2=up(tick), class_="grid"),
-                text(LEFT - 8, up(tick) + 4, f"{label}×", "small", "end")))
-        for tick, label in up.ticks()
-    ]  # fmt: skip
+    drawn = rows_grid(up, LEFT, RIGHT, "×")
     drawn.append(element("line", x1=LEFT, x2=RIGHT, y1=up(1.0), y2=up(1.0), class_="neutral"))
     if floor := shown.result.facts.noise_floor if shown.result.facts.floor_looks else 0.0:
         top, low = up(1 + floor), up(1 - floor)
         drawn.append(element("rect", x=LEFT, y=top, width=RIGHT - LEFT, height=low - top, class_="band"))
-    ticks = [tick for tick, _ in across.ticks(10) if tick == int(tick)]
-    drawn += [text(across(tick), bottom + 16, int(tick), "small", "middle") for tick in ticks]
-    drawn.append(text((LEFT + RIGHT) / 2, bottom + 32, shown.say("trial"), "small", "middle"))
-    return drawn
+    return [*drawn, *trials_axis(across, bottom, shown.say("trial"))]
 
 
 def _lanes(shown: Shown, failed: Sequence[Reason]) -> list[Markup]:
@@ -146,14 +158,6 @@ def _trial(
     y = up(outcome.speedup.ratio)
     whisker = element("path", d=f"M{number(x)} {number(up(low))}V{number(up(high))}") if low < high else None
     return element("g", whisker, mark(shape, x, y, look, size), data_t=record.number)
-
-
-def _steps(incumbents: Sequence[tuple[int, float]], across: Scale, up: Scale) -> str:
-    x, y = LEFT, up(1.0)
-    data = [f"M{number(x)} {number(y)}"]
-    for trial, ratio in incumbents:
-        data.append(f"H{number(across(trial))}V{number(up(ratio))}")
-    return "".join(data)
 
 
 def _legend(shown: Shown) -> list[tuple[Markup, str]]:

@@ -1,15 +1,15 @@
 """The machine while it measured: drift of the baseline, looks at the noise floor, disturbed trials."""
 
 from sktune.measure.noise_floor import drift
-from sktune.reports.page.markup import element, joined
-from sktune.reports.page.scale import Scale
-from sktune.reports.page.section import WIDTH, Section, Table, legend, picture, text
-from sktune.reports.page.shown import Shown
+from sktune.reports.drawing import WIDTH, Scale, legend, picture, rows_grid, text, trials_axis
+from sktune.reports.figure import Figure, Table
+from sktune.reports.markup import element
+from sktune.reports.shown import Shown
 
 LEFT, RIGHT, TOP, HEIGHT, FLOOR = 110.0, WIDTH - 16.0, 28.0, 170.0, 110.0
 
 
-def machine(shown: Shown) -> Section | None:
+def machine(shown: Shown) -> Figure | None:
     """Return the baseline's latency in every trial, and how far two copies of it differed."""
     result, say = shown.result, shown.say
     measured = [record for record in result.trials if record.outcome and record.outcome.speedup]
@@ -20,11 +20,7 @@ def machine(shown: Shown) -> Section | None:
     across = Scale(-0.5, max(numbers) + 0.5, LEFT, RIGHT)
     latencies = [record.outcome.speedup.baseline_ms for record in measured if record.outcome and record.outcome.speedup]
     up = Scale.around_most(latencies, TOP + HEIGHT, TOP)
-    drawn = [
-        joined((element("line", x1=LEFT, x2=RIGHT, y1=up(tick), y2=up(tick), class_="grid"),
-                text(LEFT - 8, up(tick) + 4, label, "small", "end")))
-        for tick, label in up.ticks(4)
-    ]  # fmt: skip
+    drawn = rows_grid(up, LEFT, RIGHT, wanted=4)
     for record, latency_ms in zip(measured, latencies, strict=True):
         assert record.outcome is not None
         state = "t crashed" if record.outcome.noise else "t complete"
@@ -36,11 +32,7 @@ def machine(shown: Shown) -> Section | None:
     if looks:
         bounds = [100 * (bound - 1) for look in looks for bound in look.speedup.bounds]
         floor = Scale.around([*bounds, 0.0], top + FLOOR, top)
-        drawn += [
-            joined((element("line", x1=LEFT, x2=RIGHT, y1=floor(tick), y2=floor(tick), class_="grid"),
-                    text(LEFT - 8, floor(tick) + 4, f"{label}%", "small", "end")))
-            for tick, label in floor.ticks(4)
-        ]  # fmt: skip
+        drawn += rows_grid(floor, LEFT, RIGHT, "%", wanted=4)
         drawn.append(text(LEFT, top - 4, say("machine.copies"), "small"))
         for look in looks:
             x, (low, high) = across(look.before_trial - 0.5), look.speedup.bounds
@@ -49,9 +41,7 @@ def machine(shown: Shown) -> Section | None:
                 element("circle", cx=x, cy=floor(100 * (look.speedup.ratio - 1)), r=4, class_="point ref"),
             ]
         bottom = top + FLOOR
-    drawn += [text(across(tick), bottom + 16, int(tick), "small", "middle")
-              for tick, _ in across.ticks(10) if tick == int(tick)]  # fmt: skip
-    drawn.append(text((LEFT + RIGHT) / 2, bottom + 32, say("trial"), "small", "middle"))
+    drawn += trials_axis(across, bottom, say("trial"))
     entries = [(element("circle", r=4, class_="t complete"), say("machine.quiet")),
                (element("circle", r=4, class_="t crashed"), say("machine.disturbed"))]  # fmt: skip
     keys, used = legend(entries, LEFT, bottom + 48)
@@ -68,4 +58,4 @@ def machine(shown: Shown) -> Section | None:
     head = (say("machine.before"), say("ms_per_step"), say("machine.ratio"), say("interval"), say("machine.noise"))
     described = say("machine.described", trials=len(measured), looks=len(looks))
     drawing = picture("machine-picture", say("machine.title"), described, bottom + 48 + used, *drawn, keys)
-    return Section("machine", say("machine.title"), lead, drawing, Table(head, rows, numeric=frozenset({0, 1, 2})))
+    return Figure(say("machine.title"), lead, drawing, Table(head, rows, numeric=frozenset({0, 1, 2})))

@@ -1,20 +1,19 @@
 """The winner as a strip over all units of the step, the runners-up beneath it, and what the scopes became."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
-from string import ascii_uppercase
 
 from markupsafe import Markup
 
 from sktune.core.layout import Layout
-from sktune.core.plan import Options, Plan, options_text
+from sktune.core.plan import Options, options_text
 from sktune.core.printable import shortened
-from sktune.reports.page.markup import EMPTY, element, joined, number
-from sktune.reports.page.scale import Scale
-from sktune.reports.page.section import WIDTH, Section, Table, legend, picture, text
-from sktune.reports.page.shown import Shown
+from sktune.reports.drawing import WIDTH, Scale, legend, picture, text
+from sktune.reports.figure import Figure, Table
+from sktune.reports.markup import EMPTY, element, joined, number
 from sktune.reports.plan_names import kind_of
-from sktune.reports.plan_picture import plan_picture
+from sktune.reports.plan_picture import option_letters, plan_picture
+from sktune.reports.shown import Shown
 from sktune.study.records import TrialRecord
 
 LEFT, RIGHT = 8.0, WIDTH - 8.0
@@ -24,12 +23,12 @@ MIN_MARK = 22.0
 MAX_NAME = 110
 
 
-def plans(shown: Shown) -> Section | None:
+def plans(shown: Shown) -> Figure | None:
     """Return the strip of the best plans."""
     layout, say = shown.layout, shown.say
     if layout is None or not layout.units or not shown.best:
         return None
-    marks = _marks([record.judged_plan for record in shown.best])
+    marks = option_letters([record.judged_plan for record in shown.best])
     scale = Scale(0, len(layout.units), LEFT, RIGHT)
     units, y = _units(shown, layout, scale)
     rows = []
@@ -40,13 +39,14 @@ def plans(shown: Shown) -> Section | None:
             rows.append(fused)
             y += BECAME
     keys, used = legend(_legend(shown, marks), LEFT, y + 10)
-    drawn = picture("plans-picture", say("plans.title"), _description(shown), y + used + 6, units, *rows, keys)
+    described = "; ".join(map(shown.named, shown.best))
+    drawn = picture("plans-picture", say("plans.title"), described, y + used + 6, units, *rows, keys)
     winner = shown.best[0]
     detail = element("figure", Markup(plan_picture(winner.judged_plan, layout, say)))  # noqa: S704 - it escapes
     fusion = _became(winner, shown)
     lead = say("plans.lead" if shown.result.winner else "plans.lead_so_far", plans=len(shown.best))
     body = joined((drawn, fusion, element("h3", say("plans.detail")), detail))
-    return Section("plans", say("plans.title"), lead, body, _table(shown, winner, layout))
+    return Figure(say("plans.title"), lead, body, _table(shown, winner, layout))
 
 
 def _units(shown: Shown, layout: Layout, scale: Scale) -> tuple[Markup, float]:
@@ -71,13 +71,10 @@ def _units(shown: Shown, layout: Layout, scale: Scale) -> tuple[Markup, float]:
         for kind, look in named
     ]  # fmt: skip
     if len(places) > 1:
-        entries += [(EMPTY, _lane(shown, lane, place)) for lane, place in enumerate(places, 1)]
+        streams = (shortened(place or shown.say("plans.main_stream"), 40) for place in places)
+        entries += [(EMPTY, shown.say("plans.lane", row=lane, stream=name)) for lane, name in enumerate(streams, 1)]
     keys, _ = legend(entries, LEFT, 8)
     return joined((keys, *drawn)), below + 22
-
-
-def _lane(shown: Shown, lane: int, place: str) -> str:
-    return shown.say("plans.lane", row=lane, stream=shortened(place or shown.say("plans.main_stream"), 40))
 
 
 def _runs(layout: Layout) -> Iterator[tuple[int, int, tuple[str, str, int | None]]]:
@@ -129,15 +126,6 @@ def _box(left: float, right: float, top: float, height: float) -> str:
     return f"M{number(left)} {number(top)}H{number(max(right, left + 0.6))}v{number(height)}H{number(left)}z"
 
 
-def _marks(plans: Sequence[Plan]) -> dict[Options, str]:
-    """Return a letter for each set of options of a scope."""
-    sets = dict.fromkeys(scope.options for plan in plans for scope in plan.scopes)
-    return {
-        options: ascii_uppercase[index % 26] + (str(index // 26) if index >= 26 else "")
-        for index, options in enumerate(sets)
-    }
-
-
 def _legend(shown: Shown, marks: Mapping[Options, str]) -> list[tuple[Markup, str]]:
     outcome = shown.best[0].outcome
     parts = [part for scope in (outcome.fused if outcome else ()) for part in scope.parts]
@@ -149,10 +137,6 @@ def _legend(shown: Shown, marks: Mapping[Options, str]) -> list[tuple[Markup, st
                  text(1, 4, mark, "mark", "middle"))), shortened(options_text(options), 120) or shown.say("no_options"))
         for index, (options, mark) in enumerate(marks.items())
     ]  # fmt: skip
-
-
-def _description(shown: Shown) -> str:
-    return "; ".join(shown.named(record) for record in shown.best)
 
 
 def _fused(record: TrialRecord, layout: Layout, scale: Scale, y: float) -> Markup | None:

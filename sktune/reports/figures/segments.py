@@ -1,11 +1,17 @@
 """First unit by last unit: what one scope saves, with doubt and what was never tried told apart."""
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 from markupsafe import Markup
 
 from sktune.core.printable import shortened
-from sktune.reports.page.markup import element, joined
-from sktune.reports.page.section import WIDTH, Section, Table, picture, text
-from sktune.reports.page.shown import Shown
+from sktune.reports.drawing import WIDTH, picture, text
+from sktune.reports.figure import Figure, Table
+from sktune.reports.markup import element, joined
+from sktune.reports.plots import empty_plot, plain
+from sktune.reports.shown import Shown
 from sktune.reports.why import SegmentSavings
 
 LEFT, TOP = 260.0, 96.0
@@ -13,7 +19,7 @@ MAX_CELL, MIN_TEXT = 92.0, 44.0
 """Width of a cell, and from which width it has room for its figure, in pixels."""
 
 
-def segments(shown: Shown) -> Section | None:
+def segments(shown: Shown) -> Figure | None:
     """Return a matrix for each layer kind."""
     why, say = shown.why, shown.say
     if why is None or not why.segments:
@@ -21,8 +27,7 @@ def segments(shown: Shown) -> Section | None:
     largest = max((abs(value) for kind in why.segments for value in kind.saving_ms.flat if value == value), default=0.0)
     drawn = [joined((element("h3", kind.kind), _matrix(shown, kind, largest, index)))
              for index, kind in enumerate(why.segments)]  # fmt: skip
-    unit = say("simulated_ms" if shown.result.is_simulated else "ms")
-    head = (say("kind"), say("first_unit"), say("last_unit"), say("effects.saves", unit=unit), "95%", say("trials"))
+    head = (say("kind"), say("first_unit"), say("last_unit"), say("effects.saves", unit=shown.ms), "95%", say("trials"))
     rows = [
         (kind.kind, kind.units[row], kind.units[column], f"{kind.saving_ms[row, column]:.4f}",
          f"± {1.96 * kind.sd_ms[row, column]:.4f}", int(kind.tried[row, column]) or say("segments.never"))
@@ -32,7 +37,23 @@ def segments(shown: Shown) -> Section | None:
         if kind.saving_ms[row, column] == kind.saving_ms[row, column]
     ]  # fmt: skip
     table = Table(head, rows, numeric=frozenset({3, 4, 5}))
-    return Section("segments", say("segments.title"), say("segments.lead", unit=unit), joined(drawn), table)
+    lead = say("segments.lead", unit=shown.ms)
+    return Figure(say("segments.title"), lead, joined(drawn), table, plot=partial(_plot, shown, why.segments))
+
+
+def _plot(shown: Shown, kinds: Sequence[SegmentSavings], kind: str | None = None) -> Any:
+    """Return the matrix of a layer kind, by default the first, with plotly."""
+    chosen = next((each for each in kinds if kind in (None, each.kind)), None)
+    plot = empty_plot(shown, shown.say("segments.title"), shown.say("last_unit"), shown.say("first_unit"))
+    if chosen:
+        units = [plain(unit) for unit in chosen.units]
+        plot.add_heatmap(
+            z=chosen.saving_ms, x=units, y=units, customdata=1.96 * chosen.sd_ms, colorscale="RdBu", zmid=0,
+            hovertemplate="%{y} to %{x}: %{z:.4f} ± %{customdata:.4f}<extra></extra>",
+        )  # fmt: skip
+        plot.update_layout(title=plain(f"{chosen.kind}: {shown.say('segments.title')}, {shown.ms}"))
+        plot.update_yaxes(autorange="reversed")
+    return plot
 
 
 def _matrix(shown: Shown, kind: SegmentSavings, largest: float, index: int) -> Markup:
@@ -90,11 +111,5 @@ def _cell(
     if cell < MIN_TEXT:
         return box
     doubt = "" if sd * 1.96 < abs(saving) else "?"
-    return joined(
-        (
-            box,
-            text(
-                x + cell / 2 - 1, y + high / 2 + 3, f"{saving:.3f}{doubt}", "on" if strength > 0.6 else None, "middle"
-            ),
-        )
-    )
+    look = "on" if strength > 0.6 else None
+    return joined((box, text(x + cell / 2 - 1, y + high / 2 + 3, f"{saving:.3f}{doubt}", look, "middle")))
