@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -30,24 +31,28 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(name="a#b?c%41d")
 @given(name=NAMES)
 def test_a_command_ends_as_in_a_plain_folder(command: str, name: str, folder: Path) -> None:
     """Whatever characters the paths of its files and of its studies have; and nothing is made beside their folder."""
-    ends = {}
-    for each in ("plain", name):
-        place = folder / "place" / each
-        shutil.copytree(folder / "base", place, symlinks=True)
-        try:
-            arguments = [_absolute(argument, place) for argument in COMMANDS[command].arguments]
-            done = sktune_command(*arguments, *_runs(command, place), folder=place)
-            ends[each] = done.returncode, done.stderr if done.returncode else ""
-            assert [path.name for path in place.parent.iterdir()] == [each]
-        finally:
-            shutil.rmtree(place.parent)
-    (plain, _), (code, errors) = ends["plain"], ends[name]
+    plain, _ = _end(command, folder, "plain")
+    code, errors = _end(command, folder, name)
     assert code == plain, errors
+
+
+@lru_cache(len(COMMANDS))
+def _end(command: str, folder: Path, name: str) -> tuple[int, str]:
+    """Return the exit code and the errors of a command in a folder of this name."""
+    place = folder / "place" / name
+    shutil.copytree(folder / "base", place, symlinks=True)
+    try:
+        arguments = [_absolute(argument, place) for argument in COMMANDS[command].arguments]
+        done = sktune_command(*arguments, *_runs(command, place), folder=place)
+        assert [path.name for path in place.parent.iterdir()] == [name]
+        return done.returncode, done.stderr if done.returncode else ""
+    finally:
+        shutil.rmtree(place.parent)
 
 
 def _absolute(argument: str, folder: Path) -> str:
