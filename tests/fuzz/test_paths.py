@@ -19,7 +19,9 @@ NAMES = st.one_of(
     st.binary(min_size=1, max_size=12).map(os.fsdecode),
 ).filter(lambda name: not set(name) & {"/", "\0", os.pathsep} and name.strip(".") != "")
 """Characters with a meaning in URLs, globs, shells, templates and markup, then any bytes; not a list of folders."""
+MEANINGS = "a#b?c%41d"
 COMMANDS = {f"{command} {number}": use for command, uses in USES.items() for number, use in enumerate(uses)}
+LONG = [command for command in COMMANDS if command.startswith("analyze ")]
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +32,24 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in LONG])
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example(name="a#b?c%41d")
+@example(name=MEANINGS)
 @given(name=NAMES)
 def test_a_command_ends_as_in_a_plain_folder(command: str, name: str, folder: Path) -> None:
     """Whatever characters the paths of its files and of its studies have; and nothing is made beside their folder."""
+    check(command, folder, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", LONG)
+def test_an_analysis_ends_as_in_a_plain_folder(command: str, folder: Path) -> None:
+    """With one name: it searches."""
+    check(command, folder, MEANINGS)
+
+
+def check(command: str, folder: Path, name: str) -> None:
+    """Check that a command ends in a folder of this name as in a plain one."""
     plain, _ = _end(command, folder, "plain")
     code, errors = _end(command, folder, name)
     assert code == plain, errors
