@@ -53,7 +53,6 @@ from tests.projects import TEMPLATE
 from tests.releases import shapes_only
 
 SHARES = {"embed_tokens": 0.02, "self_attn": 0.11, "mlp": 0.17, "lm_head": 0.06}
-GUIDE = ("attention only", "MoE only", "attention + MoE", "each layer", "all layers")
 HEADINGS = {
     "zh": ["优化配置", "代码修改", "性能测试结果", "基线", "优化后", "提升", "结论", "使用说明"],
     "en": [

@@ -515,21 +515,3 @@ def test_a_latency_that_is_not_finite_is_a_failure(wrong: float) -> None:
     assert learned.failures == [True, False, False]
     assert [complete.saving for complete in learned.ranked] == pytest.approx([0.1, 0.0])
     assert np.isfinite(learned.posterior().mean).all()
-
-
-@pytest.mark.parametrize("per_layer", [False, True])
-def test_a_small_space_is_searched_to_its_end(per_layer: bool) -> None:
-    """Every plan is proposed once."""
-    space = bind(
-        SpaceSpec(per_layer=per_layer, layers_per_scope=["all"]),
-        decoder_layout(("moe", "moe"), ("attention",), outside=False),
-        {},
-        OptionRules({}),
-    )
-    study = optuna.create_study(sampler=PartitionSampler(space, seed=0))
-    plans = []
-    for _ in range(space.size - 1):
-        trial = study.ask(distributions(space))
-        plans.append(space.plan(trial.params))
-        study.tell(trial, latency_ms(plans[-1]))
-    assert len(set(plans)) == space.size - 1

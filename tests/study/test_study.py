@@ -81,18 +81,6 @@ def test_no_plan_is_proposed_twice(url: str, sampler: str) -> None:
     assert Plan() not in plans
 
 
-def test_a_small_space_is_searched_to_its_last_plan(url: str) -> None:
-    """The last unknown plan is found even if random changes would rarely find it."""
-    space = bind(SpaceSpec(), decoder_layout(("dense",), ("a", "b"), outside=False), {}, OptionRules({}))
-    study = opened(url)
-    plans = set()
-    for _ in range(space.size - 1):
-        proposal = ask(study, "random", space)
-        plans.add(proposal.plan)
-        study.tell(proposal, FAST, 8.0)
-    assert len(plans) == space.size - 1
-
-
 def test_a_trial_left_running_is_run_again_under_its_number(url: str) -> None:
     """The proposal of a process that died is proposed again, and nothing is lost."""
     first = ask(opened(url))
