@@ -74,7 +74,7 @@ def print_answer(result: SearchResult) -> None:
     print(f"\n{verdict_line(result)}\n\n| | ms per step | speedup | 95% interval | bits |")
     print("| --- | ---: | ---: | --- | --- |")
     for row in final_table(result).rows:
-        print(f"| {' | '.join(row)} |")
+        print(f"| {' | '.join(map(str, row))} |")
 
 
 def print_recompile(result: SearchResult, request: Request, folder: Path) -> None:

@@ -68,7 +68,7 @@ def searched(model: str, graph: bool | None, arguments: argparse.Namespace, fold
     yield f"{result.facts.description}; {len(result.trials)} trials, {len(pruned)} pruned, {seconds:.0f} s. {result}"
     yield from ("", "| | ms per step | speedup | 95% interval | bits |", "| --- | ---: | ---: | --- | --- |")
     for cells in final_table(result).rows:
-        yield f"| {' | '.join(cells)} |"
+        yield f"| {' | '.join(map(str, cells))} |"
     for row in result.final:
         if row.bit_identical is False:
             yield f"\n{row.name}: {row.verdict[:400]}"
