@@ -45,7 +45,7 @@ def main() -> None:
         opened = marks["target_ready"] - began - start["baseline"]
         print_table(result, start["baseline"], opened, ended - marks["final_started"], ended - began)
         print_answer(result)
-        print_recompile(result, Request(arguments.model, arguments.trials), Path(folder))
+        print_recompile(result, Request(arguments.model, trials=arguments.trials), Path(folder))
 
 
 def print_table(result: SearchResult, baseline: float, opened: float, final: float, whole: float) -> None:

@@ -330,10 +330,13 @@ def _command(name: str, command: Any) -> str:
     if arguments:
         rows = [[f"`{_word(param)}`", _default(param), param.help or ""] for param in arguments]
         parts.append(table(["argument", "default", "meaning"], rows))
-    if options:
-        kinds = get_type_hints(inspect.unwrap(command.callback))
-        rows = [[_option(param, kinds.get(param.name)), _default(param), param.help or ""] for param in options]
-        parts.append(table(["option", "default", "meaning"], rows))
+    kinds = inspect.signature(command.callback).parameters
+    groups: dict[str, list[list[str]]] = {}
+    command.get_params(command.context_class(command))  # adds the groups of options that have none of their own
+    for option in options:
+        row = [_option(option, kinds[option.name].annotation), _default(option), option.help or ""]
+        groups.setdefault(option.rich_help_panel or "option", []).append(row)
+    parts += [table([group, "default", "meaning"], rows) for group, rows in groups.items()]
     return "\n".join(parts)
 
 
@@ -348,7 +351,8 @@ def _argument(argument: Any) -> str:
 
 def _option(option: Any, kind: Any) -> str:
     words = ", ".join(f"`{word}`" for word in option.opts)
-    value_type = next(each for each in (*get_args(kind), kind) if each is not NoneType)
+    value_kind = get_args(kind)[0]  # what follows in ``Annotated`` is typer's
+    value_type = next(each for each in (*get_args(value_kind), value_kind) if each is not NoneType)
     return words if option.is_flag else f"{words} {OPTION_TYPES[value_type]}"
 
 

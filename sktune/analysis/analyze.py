@@ -64,12 +64,12 @@ class AnalysisRequest:
     @classmethod
     def of(
         cls,
-        model: str | None,
-        recipe: Path | None,
-        folder: Path | None,
-        yaml: Path | None,
-        goal: str,
-        language: str,
+        model: str | None = None,
+        recipe: Path | None = None,
+        folder: Path | None = None,
+        yaml: Path | None = None,
+        goal: str = BEST,
+        language: str = "en",
         out: Path | None = None,
         **search: Any,
     ) -> "AnalysisRequest":

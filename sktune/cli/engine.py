@@ -1,5 +1,7 @@
 """Commands that look at the machines that searches run on."""
 
+from typing import Any
+
 from rich.table import Table
 
 from sktune.cli import options as arg
@@ -14,17 +16,14 @@ from sktune.tuning.request import Request
 
 
 @engines.command()
-def check(
-    address: arg.Address = None,
-    backend: arg.Backend = None,
-    device: arg.Device = None,
-    json: arg.Json = False,
-) -> None:
+@arg.of_search("address", "backend", "device")
+def check(*, json: arg.Json = False, **given: Any) -> None:
     """Show what each host of a Ray cluster has, and refuse hosts that differ in what figures depend on."""
     from sktune.cluster.hosts import connected, refuse_mixed, survey  # the extra sktune[ray]
 
-    spec, _ = Request("llama", backend=backend, device=device).target()  # any model: it is not loaded
-    with connected(address):
+    request = Request("llama", engine="ray", **given)  # any model: it is not loaded
+    spec, _ = request.target()
+    with connected(request.address):
         reports = survey(spec, SpaceSpec())
     table = Table("host", "dies", "devices", "cores", "clock", "free disk", "torch", "CANN")
     for report in reports:

@@ -17,35 +17,26 @@ from sktune.core.events import print_event
 from sktune.core.events.commands import CalibrateFinished, DoctorFinished, Inspected, ProfileFinished, State
 from sktune.core.events.scopes import FusionFinished
 from sktune.core.exit_codes import ExitCode
+from sktune.core.search_options import MODELS, Group, fields_of
 from sktune.study.result import stored_result
 from sktune.tuning.request import Request
 
 
-@app.command()
+@app.command(cls=arg.GroupedCommand)
+@arg.of_search(
+    "model", "scale", "weights", "trust", "dtype", "batch", "context", "space", "try_inexact", "seed", "backend",
+    "device", "constants", grouped=True,
+)  # fmt: skip
 def inspect(
-    model: arg.Model,
-    space: arg.Space = None,
-    try_inexact: arg.TryInexact = False,
-    scale: arg.Scale = None,
-    weights: arg.Weights = None,
-    trust: arg.Trust = False,
-    dtype: arg.Dtype = None,
-    backend: arg.Backend = None,
-    device: arg.Device = None,
-    batch: arg.Batch = None,
-    context: arg.Context = None,
-    constants: arg.Constants = None,
-    seed: arg.Seed = 0,
+    *,
+    model: Annotated[str, typer.Option(help=MODELS, rich_help_panel=Group.MODEL)],
     json: arg.Json = False,
+    **given: Any,
 ) -> None:
     """Print a model's layer kinds and their units, the space's parameters and size, and the starting points."""
     from sktune.tuning.inspect import inspect_model  # imports torch
 
-    request = Request(
-        model, space=space, scale=scale, weights=weights, dtype=dtype, backend=backend,
-        device=device, batch=batch, context=context, constants=constants, seed=seed, try_inexact=try_inexact,
-        trust=trust,
-    )  # fmt: skip
+    request = Request(model, **fields_of(given))
     inspection = inspect_model(request)
     view = inspection_view(inspection.description, inspection.space, inspection.is_simulated)
     Terminal(stderr=json).print(view)
@@ -161,17 +152,15 @@ def doctor(
 
 
 @app.command()
+@arg.of_search("model", "trust", "scale", "batch", "context")
 def calibrate(
     profiles: Annotated[
         list[Path] | None, typer.Argument(help="Profiles of the baseline, and of candidates with scopes.")
     ] = None,
+    *,
     model: Annotated[
         str | None, typer.Option(help="The model that was profiled, to fit heads and efficiencies as well.")
     ] = None,
-    trust: arg.Trust = False,
-    scale: arg.Scale = None,
-    batch: arg.Batch = None,
-    context: arg.Context = None,
     constants: arg.Constants = None,
     study: Annotated[
         str | None, typer.Option(help="Instead of profiles: what this study has found its device to be.")
@@ -180,6 +169,7 @@ def calibrate(
     storage: arg.Storage = None,
     out: Annotated[Path, typer.Option(help="Where to write the constants.")] = Path("runs/constants.yaml"),
     json: arg.Json = False,
+    **given: Any,
 ) -> None:
     """Fit the constants of the simulated device to profiles or to a study, for `search --constants`."""
     from sktune.sim.calibrate import calibrate_to, calibrate_to_study  # imports torch
@@ -191,9 +181,7 @@ def calibrate(
             raise BadInputError("--model is for profiles; leave it out with --study")
         fitted = calibrate_to_study(stored_result(study, runs, storage), constants, out)
     else:
-        request = (
-            Request(model, backend="sim", scale=scale, batch=batch, context=context, trust=trust) if model else None
-        )
+        request = Request(model, backend="sim", **fields_of(given)) if model else None
         fitted = calibrate_to(profiles or [], constants, request, out)
     table = Table("constant", "before", "after", "standard error", "note", title=f"written to {escape(str(out))}")
     for row in fitted.rows():

@@ -10,6 +10,7 @@ import pytest
 import sktune
 from sktune.cli import main
 from sktune.core.errors import BadInputError
+from sktune.core.search_options import parse_duration
 from sktune.measure.final_comparison import FinalComparison
 from sktune.reports.plan_output import evidence
 from sktune.reports.study import verdict_line
@@ -17,7 +18,7 @@ from sktune.samplers import find_strategy
 from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.tuning.request import Request
-from sktune.tuning.time_budget import CLOSING_S, TimeBudget, parse_duration
+from sktune.tuning.time_budget import CLOSING_S, TimeBudget
 from sktune.worker.jobs import DurationEstimates
 from tests.builders import SPACE, checked, outcome, row, sktune_command, study_of
 from tests.fake_runner import Clock
