@@ -35,7 +35,7 @@ from sktune.measure.placement import Machine, Placement
 from sktune.study.result import SearchResult, stored_result
 from sktune.tuning.prepare import space_spec
 from sktune.tuning.request import Request
-from sktune.worker.jobs import CompareRequest, RunnerSetup
+from sktune.worker.jobs import Compare, RunnerSetup
 from sktune.worker.runner import WorkerRunner
 
 STUDY = "busy"
@@ -264,7 +264,7 @@ def measured(search: Search, plans: Sequence[tuple[str, Plan]], placement: Place
     setup = RunnerSetup(spec, space_spec(request, spec, preset), runs / "again", request.cache, placement=placement)
     with WorkerRunner(setup) as runner:
         processes = [
-            runner.compare(CompareRequest(plans, number), lambda stage: None)
+            runner.run(Compare(plans, number), lambda stage: None)
             for number in range(1, backend_info(spec.backend).final_processes + 1)
         ]
     return FinalComparison.of([(compared.rows, compared.noise) for compared in processes], ()).rows

@@ -28,6 +28,7 @@ from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.plan import Plan
 from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
 from sktune.worker.evaluator import PlanEvaluator
+from sktune.worker.jobs import Verify, silent
 from sktune.worker.replays import compare, prepare, record
 
 RARE = 700
@@ -122,7 +123,7 @@ def judged(model: Model, data: Mapping[str, Any], steps: int) -> list[Judged]:
             quick[name] = False
     rows = []
     for name, plan in plans.items():
-        verification = judge.verify(plan, lambda stage: None, steps=steps)
+        verification = judge.verify(Verify(name, plan, steps), silent)
         assert verification  # more steps than in a trial
         row = entry["plans"][name]
         is_known = verification.code_digest in ("", row["code"])

@@ -38,7 +38,7 @@ from sktune.tuning.fleet import WorkerLostError
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from sktune.tuning.trials import Trials
-from sktune.worker.jobs import JudgeRequest, Report
+from sktune.worker.jobs import Judge, Report
 from tests.engines.fault_campaign import Site
 from tests.engines.faulty_engine import START_S, FaultyEngine, VirtualTime
 from tests.fake_runner import SPACE, FakeRunner, _empty_database
@@ -89,7 +89,7 @@ class DieRunner(FakeRunner):
         super().__init__(layout=land.space.layout, latency_ms=lambda plan: land.evaluate(plan).latency_ms or 1e3)
         self._land, self._seed = land, seed
 
-    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:  # noqa: ARG002
+    def judge(self, request: Judge, report: Report, /) -> Outcome:  # noqa: ARG002
         """Return the outcome of a plan; the log's number makes the noise of a repeat another one."""
         truth = self._land.evaluate(request.plan)
         return measured(self._land, request.plan, truth, self._seed, repeat=int(request.log[6:-4]))
@@ -122,7 +122,7 @@ class ManyDies(FaultyEngine):
         """See ``Engine.submit``."""
         self.advance()
         seconds = OPEN_S
-        if isinstance(call.job, JudgeRequest):
+        if isinstance(call.job, Judge):
             slowness = self.slowness[self._index(worker)]
             seconds = slowness * TRIAL_S * self._random.lognormvariate(0.0, TRIAL_SPREAD)
             self._due[worker] = self.clock.now_s, self.clock.now_s + seconds
@@ -142,7 +142,7 @@ class ManyDies(FaultyEngine):
 
     def _answer(self, worker: Worker, call: RunnerCall) -> Sequence[EngineEvent]:
         began_s = time.process_time()
-        if isinstance(call.job, JudgeRequest):
+        if isinstance(call.job, Judge):
             self.account.spans.append(self._due.pop(worker))
         events = super()._answer(worker, call)
         self._spent_s += time.process_time() - began_s  # what dies do takes the coordinator no time

@@ -46,6 +46,8 @@ from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
 from sktune.worker import replays
 from sktune.worker.evaluator import FLOOR_BUDGET, PlanEvaluator
+from sktune.worker.jobs import Judge, silent
+from sktune.worker.progress import Progress
 from sktune.worker.step_timer import quiet_collector
 
 EXTRA = 0.02
@@ -212,15 +214,16 @@ def saved(bench: Bench, threshold: Threshold, plans: int) -> Iterator[str]:
 
 def record(bench: Bench, plans: int) -> list[Samples]:
     """Return the samples of ``plans`` plans that keep every bit: starting points, then random ones, each to the end."""
-    judge = PlanEvaluator(bench.target, bench.backend)
     chance = random.Random(0)
     waiting = [bench.space.plan(point.values) for point in bench.space.starting_points]
     tried = {Plan()}
     recorded: list[Samples] = []
 
-    def keep(_: Sequence[str], measurement: Measurement) -> None:
-        recorded.append(measurement.counted)
+    class Recording(Progress):
+        def measured(self, names: Sequence[str], measurement: Measurement) -> None:  # noqa: ARG002
+            recorded.append(measurement.counted)
 
+    evaluator = PlanEvaluator(bench.target, bench.backend, Recording(), Budget(halfwidth=0.0))
     while len(recorded) < plans and len(tried) < bench.space.size:
         plan = (
             waiting.pop(0)
@@ -229,7 +232,7 @@ def record(bench: Bench, plans: int) -> list[Samples]:
         )
         if plan not in tried:
             tried.add(plan)
-            judge.judge(plan, lambda stage: None, Budget(halfwidth=0.0), keep=keep)
+            evaluator.judge(Judge(plan, ""), silent)
     return recorded
 
 

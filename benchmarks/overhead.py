@@ -17,7 +17,7 @@ from sktune.backends.installed import device_name
 from sktune.reports.study import final_rows, verdict_line
 from sktune.study.result import SearchResult
 from sktune.tuning.request import Request
-from sktune.worker.jobs import JudgeRequest, RunnerSetup
+from sktune.worker.jobs import Judge, RunnerSetup
 from sktune.worker.runner import WorkerRunner
 
 STAGES = ("compile", "verify", "measure", "observe")
@@ -91,8 +91,7 @@ def print_recompile(result: SearchResult, request: Request, folder: Path) -> Non
             assert record.outcome is not None
             first = record.outcome.seconds["compile"]
             again = [
-                runner.judge(JudgeRequest(record.plan, "again.log"), lambda stage: None).seconds["compile"]
-                for _ in range(2)
+                runner.run(Judge(record.plan, "again.log"), lambda stage: None).seconds["compile"] for _ in range(2)
             ]
             reused = "" if record.outcome.reused < record.outcome.regions else " (all regions known)"
             print(f"| trial {record.number}{reused} | {first:.2f} | {again[0]:.2f} | {again[1]:.2f} |")

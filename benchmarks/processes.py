@@ -30,7 +30,7 @@ from sktune.core.plan import Plan
 from sktune.measure.winner import students_t
 from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
-from sktune.worker.jobs import CompareRequest, RunnerSetup
+from sktune.worker.jobs import Compare, RunnerSetup
 from sktune.worker.runner import WorkerRunner
 
 SETTINGS: dict[str, dict[str, str]] = {"kept": info.RETAINED_MEMORY, "as glibc adapts itself": {}}
@@ -100,7 +100,7 @@ def starting_plans(model: str, folder: Path) -> list[tuple[str, Plan]]:
     with _runner(request, folder / "first") as runner:
         space = bind_space(space_spec(request, spec, preset), runner.open().layout, spec)
         plans = {point.name: space.plan(point.values) for point in space.starting_points}
-        rows = runner.compare(CompareRequest(list(plans.items())), lambda stage: None).rows
+        rows = runner.run(Compare(list(plans.items())), lambda stage: None).rows
     return [(row.name, plans[row.name]) for row in rows if row.name in plans and row.bit_identical]
 
 
@@ -116,7 +116,7 @@ def measured(model: str, plans: Sequence[tuple[str, Plan]], setting: str, folder
         patch.object(info, "RETAINED_MEMORY", SETTINGS[setting]),
         _runner(Request(model), folder) as runner,
     ):
-        rows = runner.compare(CompareRequest(plans), report).rows
+        rows = runner.run(Compare(plans), report).rows
         faults = _page_faults() - before[-1]
     names = [name for name, _ in plans]
     return ProcessResult(faults, {row.name: row.speedup for row in rows if row.speedup and row.name in names})

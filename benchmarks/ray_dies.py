@@ -27,7 +27,7 @@ from sktune.core.outcome import Outcome
 from sktune.engines.base import EngineEvent, Worker
 from sktune.engines.dies import kind_of
 from sktune.tuning.loop import run
-from sktune.worker.jobs import JudgeRequest, Report, RunnerSetup
+from sktune.worker.jobs import Judge, Report, RunnerSetup
 from tests.builders import decoder_layout
 from tests.cluster.local_cluster import local_cluster
 from tests.engines import fault_campaign
@@ -42,7 +42,7 @@ LAYOUT = decoder_layout(tuple("abcdef"), ("self_attn", "norm", "mlp"), outside=F
 class SleepingRunner(FakeRunner):
     """Sleeps while it judges."""
 
-    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
+    def judge(self, request: Judge, report: Report, /) -> Outcome:
         """Judge a plan after a while."""
         time.sleep(JUDGE_S)
         return super().judge(request, report)

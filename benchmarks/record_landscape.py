@@ -36,7 +36,7 @@ from sktune.core.space import SearchSpace  # noqa: E402
 from sktune.study.claims import locked  # noqa: E402
 from sktune.targets.presets import load_space  # noqa: E402
 from sktune.worker.jobs import (  # noqa: E402
-    JudgeRequest,
+    Judge,
     Opened,
     RunnerSetup,
 )
@@ -151,7 +151,7 @@ class _Recorder:
             if deadline is not None and time.monotonic() > deadline:
                 return False
             began = time.perf_counter()
-            outcome = self._runner.judge(JudgeRequest(plan, "trial.log"), lambda stage: None)
+            outcome = self._runner.run(Judge(plan, "trial.log"), lambda stage: None)
             self._spent_s.append(time.perf_counter() - began)
             seconds = {stage: round(value, 3) for stage, value in outcome.seconds.items()}
             self._working.append({**to_entry(plan, outcome, self._position), "seconds": seconds})

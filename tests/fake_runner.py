@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from unittest.mock import patch
 
 from sktune.core.errors import BackendError, OutOfTimeError
@@ -24,19 +24,25 @@ from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
 from sktune.worker.jobs import (
-    CompareRequest,
+    Compare,
+    Deliver,
     DurationEstimates,
-    JudgeRequest,
+    Job,
+    Judge,
     NamedPlan,
     Opened,
     ProcessComparison,
     Report,
     RunnerSetup,
     RunnerTraits,
-    VerifyRequest,
+    SampleNoiseFloor,
+    Shortlist,
+    Verify,
+    silent,
 )
 from tests.builders import decoder_layout
 
+T = TypeVar("T")
 LAYERS = decoder_layout(("dense", "moe"), ("self_attn", "mlp"), outside=False)
 """With ``SPACE`` there are 24 plans."""
 OPENING_S, TRIAL_S, FINALIST_S = 10.0, 4.0, 1.0
@@ -122,7 +128,14 @@ class FakeRunner:
         seconds = {"load": OPENING_S - 1, "baseline": 1.0}
         return Opened(self.layout, "a decoder made up", seconds, traits=self.traits)
 
-    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
+    def run(self, job: Job[T], report: Report = silent, /) -> T:
+        """Do a job."""
+        return job.run(self, report)
+
+    def check_machine(self) -> None:
+        """Find nothing."""
+
+    def judge(self, request: Judge, report: Report, /) -> Outcome:
         """Return the outcome of a plan from ``fault``, ``kernels`` and ``latency_ms``."""
         self.open()
         report("compile")
@@ -144,22 +157,22 @@ class FakeRunner:
             return replace(outcome, reason=Reason.SLOWER, detail="slower than the baseline")
         return outcome
 
-    def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
+    def sample_noise_floor(self, job: SampleNoiseFloor, report: Report, /) -> NoiseFloorSample | None:
         """Return a difference of 0.1% between the baseline and itself."""
         self.open()
         self._begin("sample_noise_floor", (), FINALIST_S)
         if not self.traits.measures_time:
             return None
-        return NoiseFloorSample(before_trial, Speedup(10.0, 9.99, 1.001, (1.0, 1.002), 40), "", FINALIST_S)
+        return NoiseFloorSample(job.before_trial, Speedup(10.0, 9.99, 1.001, (1.0, 1.002), 40), "", FINALIST_S)
 
-    def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
+    def shortlist(self, job: Shortlist, report: Report, /) -> list[str]:
         """Sort plans by ``latency_ms``."""
         self.open()
         report("measure")
-        self._begin("shortlist", [plan for _, plan in plans], FINALIST_S / 10 * len(plans))
-        return [name for name, _ in sorted(plans, key=lambda named: self.latency_ms(named[1]))]
+        self._begin("shortlist", [plan for _, plan in job.plans], FINALIST_S / 10 * len(job.plans))
+        return [name for name, _ in sorted(job.plans, key=lambda named: self.latency_ms(named[1]))]
 
-    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
+    def verify(self, request: Verify, report: Report, /) -> Verification | None:
         """Return the difference; None if the figures are simulated."""
         self.open()
         report("verify")
@@ -168,7 +181,7 @@ class FakeRunner:
             return None
         return Verification(request.steps, 1, 100, (), self.difference(request.plan))
 
-    def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
+    def compare(self, request: Compare, report: Report, /) -> ProcessComparison:
         """Compare by ``latency_ms``; if the process breaks, each plan in a separate one."""
         try:
             return ProcessComparison(self._together(request.plans, report))
@@ -193,11 +206,11 @@ class FakeRunner:
         same = True if self.traits.measures_time else None
         return [FinalRow(name, self._speedup(plan), "identical", same) for name, plan in entries]
 
-    def deliver(self, plan: Plan, folder: Path, report: Report, /) -> None:
+    def deliver(self, job: Deliver, report: Report, /) -> None:
         """Deliver no code."""
         self.open()
         report("compile")
-        self._begin("deliver", [plan], FINALIST_S / 2)
+        self._begin("deliver", [job.plan], FINALIST_S / 2)
 
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
         """Return the durations above."""

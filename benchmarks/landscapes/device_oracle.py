@@ -12,8 +12,7 @@ from sktune.core.plan import Options
 from sktune.core.space import SearchSpace
 from sktune.learning.evidence import Vector
 from sktune.learning.law import Law, Term
-from sktune.learning.observations import Hyperparameters
-from sktune.learning.savings import SegmentModel
+from sktune.learning.savings import Hyperparameters, SegmentModel
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.strategy import Strategy
 

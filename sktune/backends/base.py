@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from sktune.ascend.scope_check import CheckedScope
 from sktune.core.delivery import Delivery
 from sktune.core.fused_scopes import FusedScope
 from sktune.core.layout import Layout
@@ -17,6 +16,9 @@ from sktune.core.plan import Plan
 from sktune.core.verification import RegionCheck
 from sktune.program.sktune_program.errors import CompileError as CompileError
 from sktune.targets.base import Inputs
+
+if TYPE_CHECKING:
+    from sktune.ascend.scope_check import CheckedScope
 
 Observe = Callable[[Callable[[], Inputs]], tuple[ScopeTime, ...]]
 """Measures each scope and gap of a step. Its argument sets up the state and returns the inputs of a step."""
@@ -169,7 +171,7 @@ class SimulatedBackend(Backend, Protocol):
 class SuperKernelBackend(Backend, Protocol):
     """A backend whose scopes become SuperKernels, of GE graphs or of captured ones."""
 
-    def check(self, plan: Plan) -> tuple[CheckedScope, ...]:
+    def check(self, plan: Plan) -> "tuple[CheckedScope, ...]":
         """Return what the compiler will make of the plan's scopes, and what it will refuse, without compiling them.
 
         Raises:

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sktune.ascend.scope_check import CheckedScope
 from sktune.backends.environment import numerics_environment
 from sktune.backends.options import BackendOptions
 from sktune.backends.program_python import ProgramPython
@@ -48,7 +47,10 @@ Rescue = Callable[[Outcome, Plan], tuple[str, Option] | None]
 """Takes a failed outcome and its plan; returns an option that may help if all scopes have it, or None."""
 
 
-Foresee = Callable[[Plan, Layout, SeenTypes], CheckedScope | None]
+if TYPE_CHECKING:
+    from sktune.ascend.scope_check import CheckedScope
+
+Foresee = Callable[[Plan, Layout, SeenTypes], "CheckedScope | None"]
 """Takes a plan, its layout with kernels, and what trials have shown; returns a scope that is certain to be refused."""
 
 

@@ -3,12 +3,20 @@
 A type whose stored form differs from its fields says so beside the field, with pydantic's annotations.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
 T = TypeVar("T")
+
+
+def _new_adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(_new_adapter)
 
 
 def encoded(value: Any, kind: Any = None) -> Any:
@@ -24,8 +32,3 @@ def decoded(kind: type[T], values: Any) -> T:
     """
     read: T = _adapter(kind).validate_python(values)
     return read
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

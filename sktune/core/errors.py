@@ -69,6 +69,14 @@ class PeerLostError(Exception):
     """A host of a program's group is out of reach. Unlike a ``SktuneError`` it ends the worker; no plan is blamed."""
 
 
+class OutOfMemoryDuringTrialError(Exception):
+    """Memory ran out, so the process can no longer be relied on. ``blamed`` is the scope's label; empty if unknown."""
+
+    def __init__(self, message: str, blamed: str = "") -> None:
+        super().__init__(message)
+        self.blamed = blamed
+
+
 class OutOfTimeError(Exception):
     """The time budget ran out in the middle of something, which says nothing about the plan."""
 

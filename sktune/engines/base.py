@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from sktune.core.errors import OutOfTimeError, SktuneError
-from sktune.worker.jobs import DurationEstimates, JudgeRequest, Opened, Runner, RunnerJob
+from sktune.worker.jobs import DurationEstimates, Job, Judge, Opened, OpenTarget, Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RunnerCall:
     """
 
     number: int
-    job: RunnerJob[Any]
+    job: Job[Any] | OpenTarget
     deadline_s: float = math.inf
 
 
@@ -138,12 +138,14 @@ def perform(runner: Runner, worker: Worker, call: RunnerCall, on_event: OnEvent)
     """Perform a call on a runner, and report it as an engine does."""
     runner.deadline_s = call.deadline_s
     on_event(Began(worker, call.number))
-    was_open = not isinstance(call.job, JudgeRequest)
+    job, was_open = call.job, True
     try:
-        if not was_open:
-            runner.open()
+        if isinstance(job, OpenTarget | Judge):
+            was_open = isinstance(job, OpenTarget)
+            value: Any = runner.open()
             was_open = True
-        value = call.job.run(runner, lambda stage: on_event(StageBegan(worker, call.number, str(stage))))
+        if not isinstance(job, OpenTarget):
+            value = runner.run(job, lambda stage: on_event(StageBegan(worker, call.number, str(stage))))
     except (SktuneError, OutOfTimeError, OSError) as failure:
         on_event(Raised(worker, call.number, failure, was_open))
     else:

@@ -3,10 +3,18 @@
 Dynamic programming over positions, for a batch of problems (draws of a model, combinations of options). If the layers
 of a kind share their choices, the inside of a kind is solved for each way in which its first and last scope can connect
 to its neighbours, and these ways are combined by variable elimination (max-sum on a small graph).
+
+A template is the units that layers of a kind share, and how scopes may run between them. A scope is inside a template,
+runs from the tail of one into the head of the next, or covers some of them completely. A shape is the set of templates
+that may be covered completely; for each shape, all connections are known beforehand.
+
+The joint maximum is found by max-sum: variables are eliminated one by one, the one with the smallest table first, for a
+batch of problems.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -16,9 +24,210 @@ import numpy.typing as npt
 import scipy.sparse
 
 from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
-from sktune.learning.elimination import Elimination, Factor, Values
+from sktune.core.space_size import Segment
 from sktune.learning.segments import SegmentCatalogue
-from sktune.learning.templates import NEW_AT_FIRST, OUT_AT_FIRST, Link, Shape, Template, Templates
+
+OUT_AT_FIRST, NEW_AT_FIRST = 0, 1
+"""How a template begins; ``1 + n`` means that its first ``n`` units join the scope before."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """Units that share their parameters wherever they occur."""
+
+    name: str
+    length: int
+    offset: int
+    count: int
+    is_layer: bool
+    breaks: frozenset[int]
+
+    @property
+    def begins(self) -> int:
+        """Number of ways to begin: out, new, or a head of 1 to length - 1 units."""
+        return 1 + max(1, self.length)
+
+    @property
+    def ends(self) -> int:
+        """Number of ways to end: a tail that begins at 0 to length - 1, or out."""
+        return self.length + 1
+
+
+@dataclass(frozen=True)
+class Link:
+    """The scopes, by first and last position, between two templates that are not covered completely.
+
+    ``None`` as first position is the left template's tail, as last position the right one's head.
+    """
+
+    left: str | None
+    between: tuple[str, ...]
+    right: str | None
+    left_offset: int
+    right_offset: int
+    with_tail: tuple[tuple[int | None, int | None], ...]
+    without_tail: tuple[tuple[int | None, int | None], ...]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for links of equal value, whatever their position."""
+
+        def relative(pieces: Sequence[tuple[int | None, int | None]]) -> tuple[tuple[int | None, int | None], ...]:
+            base = self.right_offset
+            return tuple(
+                (None if first is None else first - base, None if last is None else last - base)
+                for first, last in pieces
+            )
+
+        return self.left, self.between, self.right, relative(self.with_tail), relative(self.without_tail)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The templates that scopes cover completely, under one limit of layers, and the resulting links."""
+
+    whole: frozenset[str]
+    limit: bool | int | str
+    links: tuple[tuple[Link, int], ...]
+
+
+class Templates:
+    """The templates of a space.
+
+    Attributes:
+        by_name: each template, at its first occurrence.
+        shapes: all shapes that differ in their links.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space, self._segments = space, space.segments
+        self._offsets = np.concatenate([[0], np.cumsum([segment.length for segment in self._segments])]).tolist()
+        counts = Counter(segment.template for segment in self._segments)
+        self.by_name: dict[str, Template] = {}
+        for segment, offset in zip(self._segments, self._offsets, strict=False):
+            self.by_name.setdefault(
+                segment.template,
+                Template(
+                    segment.template, segment.length, offset, counts[segment.template], segment.is_layer, segment.breaks
+                ),
+            )
+        self.shapes = self._all_shapes()
+
+    def _all_shapes(self) -> list[Shape]:
+        passable = [name for name, template in self.by_name.items() if not template.breaks - {0}]
+        limits = sorted(self._space.choices.get(LAYERS_PER_SCOPE, ("all",)), key=limit_of, reverse=True)
+        shapes: dict[object, Shape] = {}
+        for chosen in product((False, True), repeat=len(passable)):
+            whole = frozenset(name for name, is_whole in zip(passable, chosen, strict=True) if is_whole)
+            for limit in limits:
+                links = self._links(whole, limit_of(limit))
+                counts = Counter(link.key for link in links)
+                distinct = {link.key: link for link in links}
+                key = (whole, frozenset(counts.items()))
+                shapes.setdefault(
+                    key, Shape(whole, limit, tuple((link, counts[key]) for key, link in distinct.items()))
+                )
+        return list(shapes.values())
+
+    def _links(self, whole: frozenset[str], limit: float) -> list[Link]:
+        links: list[Link] = []
+        broken = [index for index, segment in enumerate(self._segments) if segment.template not in whole]
+        for left, right in zip([None, *broken], [*broken, None], strict=True):
+            first = 0 if left is None else left + 1
+            stop = len(self._segments) if right is None else right
+            left_segment = None if left is None else self._segments[left]
+            right_segment = None if right is None else self._segments[right]
+            if left_segment is None and right_segment is None and not whole:
+                continue
+            links.append(
+                Link(
+                    left_segment.template if left_segment else None,
+                    tuple(segment.template for segment in self._segments[first:stop]),
+                    right_segment.template if right_segment else None,
+                    0 if left is None else self._offsets[left],
+                    self._offsets[stop],
+                    self._pieces(first, stop, right_segment, limit, left_segment) if left_segment else (),
+                    self._pieces(first, stop, right_segment, limit, None),
+                )
+            )
+        return links
+
+    def _pieces(
+        self, first: int, stop: int, right: Segment | None, limit: float, tail: Segment | None
+    ) -> tuple[tuple[int | None, int | None], ...]:
+        """Return the scopes between two segments that are not covered completely, within the limit of layers."""
+        pieces: list[tuple[int | None, int | None]] = []
+        start: int | None = None
+        is_open, layers = tail is not None, 0 if tail is None else int(tail.is_layer)
+        for index in range(first, stop):
+            segment = self._segments[index]
+            if not (is_open and 0 not in segment.breaks and (not segment.is_layer or layers < limit)):
+                if is_open:
+                    pieces.append((start, self._offsets[index] - 1))
+                start, layers, is_open = self._offsets[index], 0, True
+            layers += segment.is_layer
+        border = self._offsets[stop] - 1
+        if right is None:
+            return (*pieces, (start, border)) if is_open else tuple(pieces)
+        # Whether the head joins is the right one's choice: with an empty head the scope ends at the border.
+        if is_open and 0 not in right.breaks and (not right.is_layer or layers < limit):
+            return (*pieces, (start, None))
+        if is_open:
+            pieces.append((start, border))
+        return (*pieces, (border + 1, None))
+
+
+Values = npt.NDArray[np.float64] | npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A table over variables; the last axis is the problem."""
+
+    variables: tuple[str, ...]
+    table: Values
+
+
+class Elimination:
+    """Maximises a sum of factors over all their variables."""
+
+    def __init__(self, factors: Sequence[Factor]) -> None:
+        self._steps: list[tuple[str, tuple[str, ...], Values]] = []
+        remaining = list(factors)
+        while variables := list(dict.fromkeys(name for factor in remaining for name in factor.variables)):
+            name = min(variables, key=lambda name: _size(remaining, name))
+            involved = [factor for factor in remaining if name in factor.variables]
+            others = tuple(dict.fromkeys(other for factor in involved for other in factor.variables if other != name))
+            joined = sum(_aligned(factor, (name, *others)) for factor in involved)
+            assert isinstance(joined, np.ndarray)
+            self._steps.append((name, others, joined))
+            remaining = [factor for factor in remaining if name not in factor.variables]
+            remaining.append(Factor(others, joined.max(axis=0)))
+        self.score: Values = np.asarray(sum(factor.table for factor in remaining))
+
+    def assignment(self, problem: int = 0) -> dict[str, int]:
+        """Return the best value of each variable."""
+        chosen: dict[str, int] = {}
+        for name, others, joined in reversed(self._steps):
+            at = tuple(chosen[other] for other in others)
+            chosen[name] = int(np.argmax([row[(*at, problem)] for row in joined]))
+        return chosen
+
+
+def _size(factors: Sequence[Factor], name: str) -> int:
+    sizes: dict[str, int] = {}
+    for factor in factors:
+        if name in factor.variables:
+            sizes |= dict(zip(factor.variables, factor.table.shape, strict=False))
+    return math.prod(sizes.values())
+
+
+def _aligned(factor: Factor, variables: Sequence[str]) -> Values:
+    order = [factor.variables.index(name) for name in variables if name in factor.variables]
+    table = factor.table.transpose(*order, len(order))
+    shape = [factor.table.shape[factor.variables.index(name)] if name in factor.variables else 1 for name in variables]
+    return table.reshape(*shape, table.shape[-1])
+
 
 Choices = dict[str, bool | int | str]
 

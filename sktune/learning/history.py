@@ -6,6 +6,7 @@ Rebuilt from the trials alone, in order of their numbers; a continued study only
 import itertools
 import math
 from bisect import insort
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -23,10 +24,51 @@ from sktune.learning.device import tangent
 from sktune.learning.evidence import Vector
 from sktune.learning.failures import Feasibility, Key
 from sktune.learning.law import Law
-from sktune.learning.observations import Hyperparameters, Observation
-from sktune.learning.savings import MIN_NOISE, Pending, Posterior, SegmentModel
-from sktune.learning.scope_savings import expected_scope_savings, scope_savings
+from sktune.learning.savings import (
+    MIN_NOISE,
+    Hyperparameters,
+    Observation,
+    Pending,
+    Posterior,
+    ScopeSaving,
+    SegmentModel,
+)
 from sktune.learning.segments import SegmentCatalogue
+
+SCOPE_TIME_NOISE = 0.02
+
+
+def expected_scope_savings(catalogue: SegmentCatalogue, keys: Sequence[Key]) -> tuple[ScopeSaving, ...]:
+    """Return the observations of a running plan's scopes, as if all units took the same time; savings are 0."""
+    unit_noise = 2 * SCOPE_TIME_NOISE / catalogue.n_units
+    return tuple(
+        ScopeSaving(segment, options, 0.0, max(1e-6, unit_noise * float(catalogue.length[segment]) / math.sqrt(count)))
+        for (segment, options), count in Counter(keys).items()
+    )
+
+
+def scope_savings(
+    catalogue: SegmentCatalogue, plan: Plan, outcome: Outcome, baseline_ms: float
+) -> tuple[ScopeSaving, ...]:
+    """Return the saving of each class of a plan's scopes."""
+    times = {(piece.first, piece.last): piece for piece in outcome.scope_times if piece.in_scope}
+    grouped: dict[tuple[int, Options], list[tuple[float, float]]] = {}
+    for scope, pair in zip(plan.scopes, catalogue.positions(plan), strict=True):
+        if piece := times.get((scope.first, scope.last)):
+            key = (int(catalogue.class_of[pair]), scope.options)
+            saving = (piece.baseline_ms - piece.latency_ms) / baseline_ms
+            noise = SCOPE_TIME_NOISE * (piece.baseline_ms + piece.latency_ms) / baseline_ms
+            grouped.setdefault(key, []).append((saving, noise))
+    return tuple(
+        ScopeSaving(
+            segment,
+            options,
+            float(np.mean([saving for saving, _ in pairs])),
+            max(1e-6, float(np.mean([noise for _, noise in pairs])) / math.sqrt(len(pairs))),
+        )
+        for (segment, options), pairs in grouped.items()
+    )
+
 
 Point = dict[str, Option]
 

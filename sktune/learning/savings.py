@@ -9,8 +9,8 @@ group, so that what is learned carries over to plans that were never tried. Spre
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,9 +21,112 @@ import scipy.linalg
 from sktune.core.plan import Option, Options, Plan
 from sktune.learning.evidence import Evidence, Vector
 from sktune.learning.law import Law
-from sktune.learning.observations import Described, Hyperparameters, Observation
-from sktune.learning.priors import CAPTURE_SD, GRIDS, LAW_GRIDS, NO_EFFECT_SD, PRIOR_SD, STEP_OPTION_SD
 from sktune.learning.segments import Ints, SegmentCatalogue
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeSaving:
+    """The saving of one class of segments in a trial: mean over its scopes, as a share of the baseline step."""
+
+    segment: int
+    options: Options
+    saving: float
+    noise_sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The measurements of one trial.
+
+    Attributes:
+        plan: that ran.
+        saving: of the step, as a share of the baseline; None if only single scopes count.
+        noise_sd: of ``saving``.
+        scopes: savings of single scopes.
+    """
+
+    plan: Plan
+    saving: float | None
+    noise_sd: float
+    scopes: tuple[ScopeSaving, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """The parameters chosen by the evidence.
+
+    Attributes:
+        unit_sd: typical saving of one unit, as a share of the baseline step.
+        segment_ratio: spread of a segment class's own effect, in units of ``unit_sd`` times the root of its length.
+        step_noise, scope_noise: factor from the stated noise to the actual one, including misfit of the model.
+        option_ratio: factor from the stated spread of the effects of options to the actual one.
+        follows_law: whether scopes save what the law of SuperKernels says, and the other effects what it does not.
+        beyond_law: factor from the stated spread of the law's further terms to the actual one.
+    """
+
+    unit_sd: float
+    segment_ratio: float = 0.5
+    step_noise: float = 1.0
+    scope_noise: float = 1.0
+    option_ratio: float = 1.0
+    follows_law: bool = False
+    beyond_law: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Plans as rows of the linear model.
+
+    Attributes:
+        rows: shape (n_plans, n_effects); their product with the effects is the savings of the plans.
+        unknown: shape (n_plans,); over the plan's classes of segments without observations, the sum of length times
+            squared count, to which the variance that they add is proportional.
+    """
+
+    rows: Vector
+    unknown: Vector
+
+
+PRIOR_SD: Mapping[str, float] = {
+    "scope": 2.0,
+    "unit": 1.0,
+    "unit key": 0.7,
+    "unit type": 0.7,
+    "border type": 1.0,
+    "crossing": 1.0,
+    "length": 0.1,
+    "length step": 1.5,
+    "beside": 0.2,
+    "captured work": 1.0,
+    "option of scope": 0.5,
+    "option of unit": 0.2,
+    "option of unit type": 0.1,
+    "cut": 0.5,
+    "observed scope": 0.3,
+    "observed unit": 0.1,
+}
+"""Prior standard deviations, in units of what one unit typically saves."""
+STEP_OPTION_SD = 0.02
+"""Of an option of the whole step, as a share of the baseline."""
+CAPTURE_SD = 0.003
+"""Of the effect of capturing scopes at all, as a share of the baseline."""
+NO_EFFECT_SD = 1e-9
+"""Of the law's terms where scopes do not follow it, as a share of the baseline."""
+
+GRIDS: Mapping[str, tuple[float, ...]] = {
+    "unit_sd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+    "segment_ratio": (0.1, 0.3, 1.0, 3.0),
+    "step_noise": (1.0, 2.0, 5.0, 15.0),
+    "scope_noise": (0.5, 1.0, 3.0, 10.0),
+}
+"""Values among which the evidence chooses hyperparameters, ``unit_sd`` as factors of a typical saving."""
+LAW_GRIDS: Mapping[str, tuple[float, ...]] = {
+    **GRIDS,
+    "unit_sd": (1e-4, 1e-3, *GRIDS["unit_sd"]),
+    "beyond_law": (0.01, 0.05, 0.2, 1.0),
+}
+"""For scopes that follow the law, which may leave nothing to other effects."""
+
 
 Singles = npt.NDArray[np.float32]
 Pending = tuple[Evidence, Evidence]

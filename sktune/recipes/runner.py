@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
@@ -25,22 +25,26 @@ from sktune.recipes.peers import check_shared
 from sktune.recipes.run import ProgramRun
 from sktune.recipes.step_times import MIN_ALTERNATING, compare_turns, compare_two, latency_of
 from sktune.targets.recipe import needs_cluster, read_recipe
-from sktune.worker.explain import explained
 from sktune.worker.jobs import (
-    CompareRequest,
+    Compare,
+    Deliver,
     DurationEstimates,
-    JudgeRequest,
-    NamedPlan,
+    Job,
+    Judge,
     Opened,
     ProcessComparison,
     Report,
     RunnerSetup,
     RunnerTraits,
-    VerifyRequest,
+    SampleNoiseFloor,
+    Shortlist,
+    Verify,
+    silent,
 )
-from sktune.worker.machine import refuse_failure_of_machine
+from sktune.worker.machine import explained, refuse_failure_of_machine
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 TOO_SHORT = (
     f"; figures are less certain, as plan and baseline do not alternate: that needs {MIN_ALTERNATING} decode steps, "
@@ -143,21 +147,28 @@ class ProgramRunner:
             "versions": dict(self._runs.versions),
         }
 
-    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
-        """Run the program once with a plan. Only its logs show what scopes became, so ``known`` trials are not used."""
+    def run(self, job: Job[T], report: Report = silent, /) -> T:
+        """See ``Runner.run``."""
         self.open()
-        plan = request.plan
+        return job.run(self, report)
+
+    def check_machine(self) -> None:
+        """See ``Bench.check_machine``: the program's logs name the machine."""
+
+    def judge(self, job: Judge, report: Report, /) -> Outcome:
+        """Run the program once with a plan. Only its logs show what scopes became, so ``known`` trials are not used."""
+        plan = job.plan
         report(Stage.COMPILE)
-        run = self._runs.run(plan, request.log)
-        outcome = self._outcome(run, plan, request.threshold)
+        run = self._runs.run(plan, job.log)
+        outcome = self._outcome(run, plan, job.threshold)
         if outcome.reason in (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED):
             refuse_failure_of_machine(
-                [self._runs.log(request.log)], [self._setup.folder, self._setup.cache, Path(tempfile.gettempdir())]
+                [self._runs.log(job.log)], [self._setup.folder, self._setup.cache, Path(tempfile.gettempdir())]
             )
-            outcome = self._explained(outcome, plan, request.log)
+            outcome = self._explained(outcome, plan, job.log)
         is_only = len(plan.scopes) == 1 and not outcome.is_feasible
         blamed = plan.scopes[0].label if is_only else outcome.blamed
-        return replace(outcome, seconds=_seconds(run), blamed=blamed, log=str(self._runs.logs / request.log))
+        return replace(outcome, seconds=_seconds(run), blamed=blamed, log=str(self._runs.logs / job.log))
 
     def _outcome(self, run: ProgramRun, plan: Plan, threshold: Threshold) -> Outcome:
         if run.failure:
@@ -184,36 +195,34 @@ class ProgramRunner:
         logs = [output, *sorted(output.parent.glob(f"{output.stem}.*")), *self._runs.launcher.device_logs()]
         return explained(outcome, plan, logs)
 
-    def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
+    def sample_noise_floor(self, job: SampleNoiseFloor, _report: Report, /) -> NoiseFloorSample | None:
         """Run the baseline once more; see ``Runner.sample_noise_floor``."""
-        self.open()
-        if before_trial == 0 and self._first_sample:
+        if job.before_trial == 0 and self._first_sample:
             return self._first_sample
         before = list(self._runs.baselines)
-        run = self._runs.baseline(f"floor-{before_trial:04d}.log")
-        return self._runs.noise_floor(before_trial, run, before)
+        run = self._runs.baseline(job.log)
+        return self._runs.noise_floor(job.before_trial, run, before)
 
-    def shortlist(self, plans: Sequence[NamedPlan], _report: Report, /) -> list[str]:
+    def shortlist(self, job: Shortlist, _report: Report, /) -> list[str]:
         """Return the names of all plans in the given order: nothing is measured again."""
-        return [name for name, _ in plans]
+        return [name for name, _ in job.plans]
 
-    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
+    def verify(self, job: Verify, report: Report, /) -> Verification | None:
         """Compare a plan with the baseline on all decode steps of the program, up to the requested number.
 
         The plan has a separate run, which is not timed. If it differs, the baseline runs again, as it may be the
         baseline that is not deterministic. None if no time is left, and if the program has no more steps than every run
         compares.
         """
-        self.open()
-        steps = min(request.steps, *(len(report.all_s) for report in self._runs.reference))
+        steps = min(job.steps, *(len(report.all_s) for report in self._runs.reference))
         if steps <= VERIFIED_STEPS:
             return None
         runs = 1 if self._runs.has_all_steps(steps) else 2
-        if request.seconds is not None and runs * self._runs.run_s > request.seconds:
-            logger.warning("no time is left to compare plan %s on %d steps", request.name, steps)
+        if job.seconds is not None and runs * self._runs.run_s > job.seconds:
+            logger.warning("no time is left to compare plan %s on %d steps", job.name, steps)
             return None
         report(Stage.VERIFY)
-        return self._verified(request.name, request.plan, steps)
+        return self._verified(job.name, job.plan, steps)
 
     def _verified(self, name: str, plan: Plan, steps: int) -> Verification:
         reference = self._runs.all_steps(steps)
@@ -226,16 +235,15 @@ class ProgramRunner:
             verified = verification(reference, run.reports, self._runs.ignored, steps)  # more state may be ignored now
         return _blaming(verified, plan)
 
-    def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
+    def compare(self, job: Compare, report: Report, /) -> ProcessComparison:
         """Run baseline and plans, in reverse order every second time; runs that alternate include the baseline."""
-        self.open()
-        entries = [*([] if self._runs.alternates else [(BASELINE, Plan())]), *request.plans]
+        entries = [*([] if self._runs.alternates else [(BASELINE, Plan())]), *job.plans]
         runs: dict[str, ProgramRun] = {}
-        for name, plan in entries if request.process % 2 else entries[::-1]:
+        for name, plan in entries if job.process % 2 else entries[::-1]:
             report(Stage.MEASURE)
-            runs[name] = self._run_of_finalist(plan, f"final-{request.process}-{name}")
+            runs[name] = self._run_of_finalist(plan, f"final-{job.process}-{name}")
         if (reference := runs.get(BASELINE)) and reference.failure:
-            log = self._runs.logs / f"final-{request.process}-{BASELINE}.log"
+            log = self._runs.logs / f"final-{job.process}-{BASELINE}.log"
             raise BackendError(f"the baseline fails: {reference.failure.detail}; see {log}")
         return ProcessComparison(self._rows(runs, [name for name, _ in entries]))
 
@@ -263,7 +271,7 @@ class ProgramRunner:
         difference = first_difference(self._runs.reference, run.reports, self._runs.ignored)
         return FinalRow(name, speedup, difference or EQUAL, not difference, "")
 
-    def deliver(self, plan: Plan, folder: Path, report: Report, /) -> None:
+    def deliver(self, _job: Deliver, _report: Report, /) -> None:
         """Return None: the code stays with the program's own compiler."""
 
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:

@@ -15,8 +15,7 @@ from sktune.learning.contributions import Contribution, Prediction, contribution
 from sktune.learning.device import Found, found
 from sktune.learning.evidence import Vector
 from sktune.learning.history import Learned
-from sktune.learning.observations import Described
-from sktune.learning.savings import Posterior
+from sktune.learning.savings import Described, Posterior
 from sktune.learning.segments import SegmentCatalogue
 from sktune.learning.threads import one_blas_thread
 from sktune.samplers.partition import Outlook

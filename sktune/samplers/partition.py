@@ -5,11 +5,17 @@ legal plan of each draw is found exactly, for all combinations of options. Of th
 measurement is worth most is proposed, in the mean over all beliefs about options (``worth``). Scopes that are known to
 fail are never proposed again, and known plans only to measure them again, where figures are noisy. It is an ordinary
 Optuna sampler: everything is learned from the study's trials, and the seed follows from the trial's number.
+
+What a measurement is worth is how much better the plan that is recommended after it is than the one that is now: the
+knowledge gradient (Frazier, Powell and Dayanik 2009, "The knowledge-gradient policy for correlated normal beliefs",
+INFORMS Journal on Computing 21:4, section 2). It knows that plans share scopes and options: a plan that nearly equals a
+measured one tells little, however uncertain both are.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,20 +24,206 @@ from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
+from scipy.special import ndtri
 
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OUT, SearchSpace, StartingPoint
-from sktune.learning.best_partition import Partitioner
+from sktune.learning.best_partition import Partitioner, Solution
 from sktune.learning.evidence import Vector
-from sktune.learning.history import ORIGIN, PROBE, REPEAT, Belief, Learned, Point, amended
-from sktune.learning.observations import Described
-from sktune.learning.savings import Posterior
+from sktune.learning.history import (
+    ORIGIN,
+    PROBE,
+    REPEAT,
+    Belief,
+    Combination,
+    CompletePlan,
+    Learned,
+    Point,
+    amended,
+    own_effects,
+)
+from sktune.learning.savings import Described, Posterior, Singles
 from sktune.learning.threads import one_blas_thread
-from sktune.samplers.draws import AVERSIONS, MIN_RISK, Draws, promising_options
 from sktune.samplers.probes import Prober
-from sktune.samplers.worth import MEASURED, Worth
 from sktune.study.distinct import remaining
 from sktune.study.strategy import Strategy, distributions, seed_of_trial
+
+MEASURED = 20
+"""Number of the fastest measured plans that may be recommended, or measured again."""
+REPEAT_MARGIN = 2.0
+"""A repeat has to be worth this many times as much as a new plan, which also teaches about plans not yet tried."""
+MIN_REPEAT_VALUE = 1e-5
+"""As a share of the baseline."""
+_NORMAL = ndtri((np.arange(16) + 0.5) / 16)
+"""Equally probable values of a standard normal variable."""
+
+
+class Worth:
+    """The worth of measurements, given what was learned and the ``beliefs`` about it.
+
+    Plans that are ``running`` will be known, so they may be recommended, too: without that, a twin of the best of them
+    would seem to be worth all that both are expected to save.
+    """
+
+    def __init__(self, learned: Learned, beliefs: Sequence[Belief], running: Sequence[Plan] = ()) -> None:
+        self._learned, self._beliefs = learned, beliefs
+        self._measured = learned.ranked[:MEASURED]
+        counts = Counter(running)
+        repeated = {complete.plan for complete in learned.ranked} if counts else set()
+        fresh = [plan for plan in counts if plan not in repeated]
+        self._known = [*self._measured, *self._unmeasured(fresh)]
+        self._running = np.array([float(counts[complete.plan]) for complete in self._known])
+        self._described = learned.model.describe([complete.plan for complete in self._known])
+
+    def _unmeasured(self, plans: Sequence[Plan]) -> list[CompletePlan]:
+        return [CompletePlan(0.0, self._learned.noise_sd, plan, {}, measurements=0.0) for plan in plans]
+
+    def of_new(self, plans: Sequence[Plan]) -> Vector:
+        """Return what measuring each of some new plans is worth, as a share of the baseline."""
+        return self._mean(self._learned.model.describe(plans), self._unmeasured(plans))
+
+    def plan_to_repeat(self, worth_of_new: float) -> CompletePlan | None:
+        """Return the plan to measure again instead of a new one; None if none is worth it, or figures are exact.
+
+        Args:
+            worth_of_new: of the plan that would be tried otherwise.
+        """
+        if not self._measured or not self._measured[0].noise_sd:
+            return None
+        worth = self._mean(self._described, self._known)[: len(self._measured)]
+        best = int(worth.argmax())
+        limit = max(MIN_REPEAT_VALUE, REPEAT_MARGIN * worth_of_new)
+        return self._measured[best] if worth[best] > limit else None
+
+    def _mean(self, described: Described, plans: Sequence[CompletePlan]) -> Vector:
+        weighted = [belief.weight * self._of(belief.posterior, described, plans) for belief in self._beliefs]
+        mean: Vector = np.sum(weighted, axis=0)
+        return mean
+
+    def _of(self, posterior: Posterior, described: Described, plans: Sequence[CompletePlan]) -> Vector:
+        is_known = described is self._described
+        known_mean, known_spread, known_variance = _prediction(posterior, self._described, self._known, self._running)
+        mean, spread, variance = known_mean, known_spread, known_variance
+        if not is_known:
+            mean, spread, variance = _prediction(posterior, described, plans)
+        covariance = known_spread.T @ spread
+        if is_known:
+            np.fill_diagonal(covariance, known_variance)
+        scale = np.sqrt(variance + np.array([complete.noise_sd for complete in plans]) ** 2)
+        # By plan and result; no plan at all saves nothing.
+        best = np.maximum(0.0, mean[:, None] + (variance / scale)[:, None] * _NORMAL)
+        if len(known_mean):
+            change = (covariance / scale)[:, :, None] * _NORMAL
+            best = np.maximum(best, (known_mean[:, None, None] + change).max(axis=0))
+        worth: Vector = best.mean(axis=1) - known_mean.max(initial=0.0)
+        return worth
+
+
+def _prediction(
+    posterior: Posterior, described: Described, plans: Sequence[CompletePlan], running: Vector | None = None
+) -> tuple[Vector, Vector, Vector]:
+    """Return mean, spread and variance of what plans save, with their own effects; ``running`` measurements of them
+    only make it more certain."""
+    mean = described.rows @ posterior.mean
+    share, left = own_effects(posterior.chosen.step_noise, plans)
+    if running is not None and running.any():
+        pairs = zip(plans, running, strict=True)
+        ended = [replace(plan, measurements=plan.measurements + count) for plan, count in pairs]
+        _, left = own_effects(posterior.chosen.step_noise, ended)
+    mean += share * (np.array([complete.saving for complete in plans]) - mean)
+    spread = posterior.spread(described.rows)
+    return mean, spread, (spread**2).sum(axis=0) + posterior.unknown_variance(described) + left
+
+
+MAX_DRAWS = 16
+MIN_DRAWS = 2
+MAX_WORK = 600_000
+"""Segment classes times problems that are solved in one batch, so that a proposal takes some ten milliseconds."""
+MAX_SAFE = 64
+"""Number of plans composed of safe scopes, if all others are too risky."""
+MIN_RISK = 0.02
+"""Probability of failure that is always accepted."""
+AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
+"""Costs of a unit of log risk, as multiples of the incumbent's saving: one candidate for each."""
+
+
+class Draws:
+    """Draws of the effects, the beliefs' means first, and the best plans under each of them."""
+
+    def __init__(
+        self,
+        learned: Learned,
+        partitioner: Partitioner,
+        beliefs: Sequence[Belief],
+        rng: np.random.Generator,
+        width: float = 1.0,
+    ) -> None:
+        self._partitioner = partitioner
+        model, catalogue = learned.model, learned.catalogue
+        max_problems = max(12, MAX_WORK // len(catalogue.first))
+        max_options = max(4, max_problems // (MIN_DRAWS + 1))
+        self.combinations = promising_options(learned, beliefs[0].posterior, rng, max_options)
+        rounds = len(AVERSIONS) if learned.feasibility.has_risks else 1
+        count = int(np.clip(max_problems // (len(self.combinations) * rounds) - 1, MIN_DRAWS, MAX_DRAWS))
+        shares = list(zip(beliefs, rng.multinomial(count, [belief.weight for belief in beliefs]), strict=True))
+        means = [belief.posterior.mean for belief in beliefs]
+        self.effects = np.vstack([*means, *(belief.posterior.draw(share, rng, width) for belief, share in shares)])
+        self._options = [combination.of_scope for combination in self.combinations]
+        none = np.zeros((len(catalogue.first), len(beliefs)), np.float32)
+        unknown = np.hstack([none, *(belief.posterior.draw_unknown(share, rng, width) for belief, share in shares)])
+        unknown = np.repeat(unknown, len(self._options), axis=1)
+        self._value: Singles = model.value(self.effects, self._options) + unknown
+        self._cut = model.cut(self.effects, len(self._options))
+        steps = [model.step_value(self.effects, combination.of_step) for combination in self.combinations]
+        self._step_savings = np.column_stack(steps)
+        self._log_safe = learned.feasibility.log_safe(self._options) if learned.feasibility.has_risks else None
+        self._best_saving = max(1e-3, learned.ranked[0].saving if learned.ranked else 0.0)
+
+    def solve(self, aversions: Sequence[float]) -> list[tuple[Vector, Callable[[int, int], Point]]]:
+        """Return for each aversion the best total by draw and combination of options, and a decoder of its point."""
+        values = [self._value] * len(aversions)
+        if self._log_safe is not None:
+            risk = np.tile(self._best_saving * self._log_safe, (1, len(self.effects)))
+            values = [self._value + (max(aversion, 1e-9) * risk).astype(np.float32) for aversion in aversions]
+        solution = self._partitioner.solve(np.hstack(values), np.hstack([self._cut] * len(aversions)))
+        scores = solution.score.reshape(len(aversions), *self._step_savings.shape)
+        return [
+            (score + self._step_savings, partial(self._decode, solution, number)) for number, score in enumerate(scores)
+        ]
+
+    def safe(self, rng: np.random.Generator) -> list[Point]:
+        """Return points composed at random of scopes that rarely fail, fast or slow: there may be no others."""
+        assert self._log_safe is not None
+        index = rng.integers(len(self._options), size=min(MAX_SAFE, self._value.shape[1]))
+        chance = rng.standard_normal((len(self._value), len(index)), dtype=np.float32)
+        value = np.where(self._log_safe[:, index] > math.log1p(-MIN_RISK), chance, -np.inf).astype(np.float32)
+        solution = self._partitioner.solve(value, np.zeros((len(self._cut), len(index))))
+        return [{**solution.decode(number), **self.combinations[option].point} for number, option in enumerate(index)]
+
+    def _decode(self, solution: Solution, number: int, draw: int, index: int) -> Point:
+        count = len(self._options)
+        decoded = solution.decode(number * self._value.shape[1] + draw * count + index)
+        return {**decoded, **self.combinations[index].point}
+
+
+def promising_options(
+    learned: Learned, posterior: Posterior, rng: np.random.Generator, limit: int
+) -> list[Combination]:
+    """Return all combinations of options, or the ``limit`` that draws prefer for the incumbent."""
+    if len(learned.combinations) <= limit:
+        return learned.combinations
+    of_incumbent = [segment for segment, _ in learned.keys(learned.incumbent)]
+    # Until something works, single units stand in for the incumbent's scopes.
+    segments = np.array(
+        of_incumbent or np.flatnonzero(learned.catalogue.first == learned.catalogue.last), dtype=np.int64
+    )
+    effects = np.vstack([posterior.mean, posterior.draw(MAX_DRAWS, rng)])
+    options = [combination.of_scope for combination in learned.combinations]
+    value = learned.model.value(effects, options, segments).sum(axis=0).reshape(len(effects), -1)
+    steps = [learned.model.step_value(effects, combination.of_step) for combination in learned.combinations]
+    ranked = np.argsort(-(value + np.column_stack(steps)), axis=1, kind="stable").T.ravel()
+    return [learned.combinations[index] for index in list(dict.fromkeys(ranked.tolist()))[:limit]]
+
 
 NEW_VALUE_EVERY = 4
 """While starting points are tried, only one in this many trials may have a new option value, to compare partitions."""

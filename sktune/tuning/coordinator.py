@@ -25,7 +25,7 @@ from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal
 from sktune.tuning.fleet import POLL_S, Dismissed, Fleet
 from sktune.tuning.trials import Trials
-from sktune.worker.jobs import JudgeRequest, Opened, SampleNoiseFloor
+from sktune.worker.jobs import Judge, Opened, SampleNoiseFloor
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class Coordinator:
                         queued=len(self._queue))
         )  # fmt: skip
 
-    def _judge(self, task: _Task, worker: Worker, request: JudgeRequest) -> None:
+    def _judge(self, task: _Task, worker: Worker, request: Judge) -> None:
         task.until_s = None
         task.call = self._fleet.submit(worker, request, self._trials.deadline_s())
         self._running[task.call] = task

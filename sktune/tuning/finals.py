@@ -22,7 +22,7 @@ from sktune.study.result import result_of, verdict_of
 from sktune.study.study import TuningStudy
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
-from sktune.worker.jobs import CompareRequest, NamedPlan, Report, Runner, RunnerTraits, VerifyRequest
+from sktune.worker.jobs import Compare, Deliver, NamedPlan, Report, Runner, RunnerTraits, Shortlist, Verify
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Finals:
         stored = DeliveryRecord(winner.number)
         try:
             report = self._reporting("writing the winner's code")
-            delivery = self._runner.deliver(winner.plan, folder / ARTIFACTS, report)
+            delivery = self._runner.run(Deliver(winner.plan, folder / ARTIFACTS), report)
             stored = replace(stored, delivery=delivery)
         except (BackendError, OutOfTimeError) as failure:
             logger.warning("the winner comes without its compiled code: %s", failure)
@@ -137,7 +137,7 @@ class Finals:
     def _shortlisted(self, plans: Sequence[NamedPlan]) -> list[NamedPlan]:
         """Return the plans, the fastest first; in their present order if measuring them again fails."""
         try:
-            names = self._runner.shortlist(plans, self._reporting("choosing the finalists"))
+            names = self._runner.run(Shortlist(plans), self._reporting("choosing the finalists"))
         except BackendError as failure:
             logger.warning("%s; the plans that were best in the trials are compared", failure)
             return list(plans)
@@ -160,10 +160,10 @@ class Finals:
             try:
                 # References are shown for comparison only, and need no interval over processes.
                 is_followed = number < self._processes and self._workers() == 1
-                request = CompareRequest(plans, number, references=references and number == 1, is_followed=is_followed)
+                request = Compare(plans, number, references=references and number == 1, is_followed=is_followed)
                 left_s = longest_s * (self._processes + 1 - number) or None
                 part = f"comparing, process {number} of {self._processes}"
-                compared = self._runner.compare(request, self._reporting(part, left_s))
+                compared = self._runner.run(request, self._reporting(part, left_s))
             except OutOfTimeError:
                 if not processes:
                     raise
@@ -207,8 +207,8 @@ class Finals:
     def _verify(self, name: str, plan: Plan) -> Verification | None:
         self._stop_if_asked()
         left_s = None if math.isinf(self._budget.remaining_s) else max(1.0, self._budget.remaining_s)
-        request = VerifyRequest(name, plan, self._verify_steps, left_s, self._study.banned_regions())
-        verification = self._runner.verify(request, self._reporting(f"verifying trial {name}"))
+        request = Verify(name, plan, self._verify_steps, left_s, self._study.banned_regions())
+        verification = self._runner.run(request, self._reporting(f"verifying trial {name}"))
         if verification:
             self._study.verified({name: verification})
             summary = verification.summary()

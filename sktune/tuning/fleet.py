@@ -4,9 +4,10 @@ import itertools
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Self, TypeVar
 
 from sktune.core.errors import BackendError, NotDeterministicError, described
 from sktune.core.events import Listener
@@ -23,10 +24,51 @@ from sktune.engines.base import (
     StageBegan,
     Worker,
 )
-from sktune.tuning.health import dissenters, limit_ms
-from sktune.worker.jobs import Opened, OpenTarget, Report, RunnerJob, silent
+from sktune.measure.noise_floor import NoiseFloorSample
+from sktune.worker.jobs import Compare, DurationEstimates, Job, Opened, OpenTarget, ProcessComparison, Report, silent
 
 T = TypeVar("T")
+SLOW = 1.25
+"""Identical dies differ by 8% on average and 22% at most (arXiv 2208.11035); one that changes by more has a fault."""
+MIN_RECORD = 3
+"""Fewest baseline latencies from which a change can be told."""
+FAR_SLOWER = 2.0
+"""No die is that much slower than the others: outliers are 1.5 times as slow."""
+
+
+def limit_ms(records: Mapping[str, Sequence[float]], die: str) -> float:
+    """Return the baseline latency above which a die has become slow; infinite if too little is known.
+
+    A die is held to its own record, changed as the other dies have changed: what slows down all of them is the machine
+    or the model. While its record is short, it is held to theirs.
+
+    Args:
+        records: baseline latencies of each die, in order.
+        die: of whom.
+    """
+    own = records.get(die, ())
+    others = [record for name, record in records.items() if name != die and record]
+    if not others:
+        return math.inf
+    if len(own) < MIN_RECORD:
+        return FAR_SLOWER * median(map(median, others))
+    return SLOW * median(own) * median(record[-1] / median(record) for record in others)
+
+
+def dissenters(digests: Mapping[str, str]) -> set[str] | None:
+    """Return the dies whose baseline has other bits than that of most; None if there is no majority.
+
+    Args:
+        digests: of each die's baseline; empty where nothing is compared.
+    """
+    if len(set(digests.values())) <= 1:
+        return set()
+    (common, votes), *_ = Counter(digests.values()).most_common()
+    if 2 * votes <= len(digests):
+        return None
+    return {die for die, digest in digests.items() if digest != common}
+
+
 POLL_S = 1.0
 QUORUM = 3
 """Trials begin once this many workers have opened the model, or all: then a die with other bits is outvoted."""
@@ -47,7 +89,7 @@ class Dismissed(EngineEvent):
 
 
 class Fleet:
-    """Keeps account of an engine's workers.
+    """Keeps account of an engine's workers, and has any of them do a job; a ``Runner``.
 
     Args:
         engine: has the workers.
@@ -76,11 +118,21 @@ class Fleet:
         self._ended: set[Worker] = set()
         self._failure: Exception | None = None
         self._deserted_s: float | None = None
+        self._compared: Counter[str] = Counter()
         self.deadline_s = math.inf
         self.asked_die: str | None = None
 
     def __len__(self) -> int:
         return len(self._opened)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do nothing: the engine ends its workers."""
 
     def listen(self, listener: OnEvent) -> None:
         """Pass on the events of calls that were submitted, and losses."""
@@ -105,28 +157,31 @@ class Fleet:
         """Whether there is a worker, idle or not, on another die than those to ``avoid``."""
         return any(worker.die not in avoid for worker in self._opened)
 
-    def submit(self, worker: Worker, job: RunnerJob[Any], deadline_s: float = math.inf) -> int:
+    def submit(self, worker: Worker, job: Job[Any] | OpenTarget, deadline_s: float = math.inf) -> int:
         """Have a worker do a job, and return the call's number."""
         call = RunnerCall(next(self._numbers), job, deadline_s)
         self._busy[call.number] = worker
         self._engine.submit(worker, call)
         return call.number
 
-    @property
-    def dies(self) -> list[str]:
-        """The dies of the workers that have opened the target."""
-        return [worker.die for worker in self._opened]
+    def run(self, job: Job[T], report: Report = silent, /) -> T:
+        """Have any worker do a job, and return its answer; if the worker is lost, another one does it.
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether there can be several workers."""
-        return self._is_shared
-
-    def ask(self, job: RunnerJob[T], report: Report = silent, avoid: Collection[str] = ()) -> tuple[T, Worker]:
-        """Have any worker do a job, and return its answer and the worker; if it is lost, another one does it.
-
-        None on the dies to ``avoid`` is chosen if there is another.
+        Comparisons go to one of the dies that have compared least.
         """
+        least = min((self._compared[worker.die] for worker in self._opened), default=0)
+        avoid = [die for die, count in self._compared.items() if count > least] if isinstance(job, Compare) else ()
+        answer, worker = self._ask(job, report, avoid)
+        self._compared[worker.die] += isinstance(job, Compare)
+        if self._is_shared and isinstance(answer, ProcessComparison | NoiseFloorSample):
+            answer = replace(answer, die=worker.die)
+        return answer
+
+    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
+        """See ``Runner.pace``."""
+        return self._engine.pace(opened, trials)
+
+    def _ask(self, job: Job[T], report: Report, avoid: Collection[str]) -> tuple[T, Worker]:
         while True:
             while (worker := self.idle(avoid if self.has_other(avoid) else ())) is None:
                 self.wait(POLL_S)

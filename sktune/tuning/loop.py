@@ -3,6 +3,7 @@
 import logging
 import math
 import shutil
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -17,7 +18,7 @@ from sktune.core.errors import (
     StudyHeldError,
     TargetError,
 )
-from sktune.core.events import Listener
+from sktune.core.events import Event, Listener
 from sktune.core.events.search import (
     Converged,
     CoresChosen,
@@ -29,38 +30,87 @@ from sktune.core.events.search import (
     TargetReady,
     TimeBudgetSpent,
 )
-from sktune.core.files import mark_as_written
+from sktune.core.events.workers import WorkerJoined, WorkerLost, WorkerQuarantined
+from sktune.core.files import mark_as_written, real_path
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
 from sktune.engines.base import Engine
+from sktune.engines.share import GIVEN_BACK
 from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import NoiseFloorSample, drift
 from sktune.measure.placement import Placement
 from sktune.reports import dashboard, outputs
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
+from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.facts import ProxyFindings
 from sktune.study.leases import Leases
 from sktune.study.result import SearchResult, result_of
+from sktune.study.storage import DATABASE
 from sktune.study.strategy import Strategy
-from sktune.study.study import TuningStudy, folder_name
+from sktune.study.study import TuningStudy, folder_name, sqlite_url
+from sktune.study.worker_log import Fate, WorkerLog
 from sktune.targets import TargetSpec
-from sktune.tuning.any_worker import AnyWorker
 from sktune.tuning.coordinator import Coordinator, lease_s
 from sktune.tuning.finals import Finals
 from sktune.tuning.fleet import Fleet
 from sktune.tuning.interrupt import Stop, stoppable
-from sktune.tuning.open_study import is_answered, opened_study, stored_study
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
 from sktune.tuning.site import Site, site_of
 from sktune.tuning.time_budget import TimeBudget
 from sktune.tuning.trials import Trials
-from sktune.tuning.worker_record import WorkerRecord
 from sktune.worker import make_runner
 from sktune.worker.jobs import Opened, RunnerFactory, RunnerSetup
+
+
+class WorkerRecord:
+    """Stores what happens to workers, then passes it on; a listener.
+
+    Args:
+        log: of the study.
+        emit: called with each event.
+    """
+
+    def __init__(self, log: WorkerLog, emit: Listener) -> None:
+        self._log, self._emit = log, emit
+        self._hosts: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take an event of the search."""
+        match event:
+            case WorkerJoined():
+                self._hosts[event.worker] = event.host or socket.gethostname()
+                self._add(event.worker, Fate.JOINED)
+            case WorkerQuarantined():
+                self._add(event.worker, Fate.QUARANTINED, event.why)
+            case WorkerLost():
+                self._add(event.worker, Fate.GIVEN_BACK if event.why == GIVEN_BACK else Fate.LOST, event.why)
+        self._emit(event)
+
+    def _add(self, worker: str, fate: Fate, why: str = "") -> None:
+        self._log.add(worker, self._hosts.get(worker, ""), fate, why)
+
+
+def stored_study(request: Request, name: str, folder: Path) -> TuningStudy | None:
+    """Return the study if it may exist. A new one's database is created while its first worker starts."""
+    return opened_study(request, name, folder) if request.storage or any(folder.glob(f"{DATABASE}*")) else None
+
+
+def opened_study(request: Request, name: str, folder: Path) -> TuningStudy:
+    """Open the study, and create it if it is missing."""
+    backup = None if request.storage else Backup(real_path(folder))
+    return TuningStudy.open(name, request.storage or sqlite_url(real_path(folder)), create=True, backup=backup)
+
+
+def is_answered(study: TuningStudy, request: Request, proxy: ProxyFindings | None) -> bool:
+    """Whether all trials are done, and the best of them were compared."""
+    facts, finished = study.facts, study.finished()
+    has_ended = finished >= request.max_trials if proxy is None else facts.proxy == proxy
+    return (has_ended or facts.exhausted) and facts.final_trials == finished
+
 
 logger = logging.getLogger(__name__)
 
@@ -259,13 +309,12 @@ class _Search:
         for outcome in (record.outcome for record in self._study.records()):
             if outcome and outcome.speedup and outcome.die:
                 fleet.remember(outcome.die, outcome.speedup.baseline_ms)
-        runner = AnyWorker(engine, fleet)
-        runner.deadline_s = self._budget.deadline_s
-        opened = runner.open()
+        fleet.deadline_s = self._budget.deadline_s
+        opened = fleet.open()
         space = self._bound_space(opened)
         backend = backend_info(self._spec.backend)
         trials = Trials(
-            self._request, backend, self._study, self._budget, self._emit, runner, opened, space.layout, fleet.__len__
+            self._request, backend, self._study, self._budget, self._emit, fleet, opened, space.layout, fleet.__len__
         )
         limit_s = lease_s(opened, self._request.compile_timeout_s)
         with Coordinator(fleet, trials, self._leases, self._emit, limit_s, is_shared=is_shared) as coordinator:
@@ -273,7 +322,7 @@ class _Search:
         self._stop_if_asked(stop)
         stop.after = "this part of the final comparison"
         finals = Finals(
-            self._request, self._study, runner, opened.traits, self._budget, self._emit,
+            self._request, self._study, fleet, opened.traits, self._budget, self._emit,
             lambda: self._stop_if_asked(stop), fleet.__len__, lambda: fleet.asked_die,
         )  # fmt: skip
         has_trials = bool(self._study.finished() or self._proxy)

@@ -26,10 +26,10 @@ from sktune.measure.placement import Placement
 from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, TargetSpec
-from sktune.tuning.placing import placed
 from sktune.tuning.request import RANDOM
+from sktune.tuning.placing import placed
 from sktune.worker import make_runner
-from sktune.worker.jobs import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest, silent
+from sktune.worker.jobs import Compare, Report, Runner, RunnerSetup, Verify, silent
 
 PLAN = "plan"
 
@@ -156,13 +156,13 @@ def _checked(
     opened = runner.open()
     plan = file.to_plan()
     opened.layout.check(plan)
-    verification = runner.verify(VerifyRequest(PLAN, plan, steps), report) or Verification()
+    verification = runner.run(Verify(PLAN, plan, steps), report) or Verification()
     if verification.is_broken:
         raise BackendError(f"the plan no longer runs: {verification.difference}; search again")
     code = _code(verification, delivery, opened.facts.get("not_delivered", ""))
     if not verification.is_identical:
         return Recheck(RecheckVerdict.DIFFERS, code, changes, verification)
-    rows = runner.compare(CompareRequest([(PLAN, plan)]), report).rows
+    rows = runner.run(Compare([(PLAN, plan)]), report).rows
     row = next(row for row in rows if row.name == PLAN)
     if row.speedup is None:
         raise BackendError(f"the plan could not be compared with the baseline: {row.verdict}; search again")

@@ -19,7 +19,7 @@ from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal, TuningStudy
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
-from sktune.worker.jobs import DurationEstimates, JudgeRequest, Opened, Runner
+from sktune.worker.jobs import DurationEstimates, Judge, Opened, Runner
 
 PACE_TRIALS = 8
 """Durations are estimated from the last trials: later trials find more of their code in the cache."""
@@ -102,14 +102,14 @@ class Trials:
         self.end(proposal, outcome)
         return None
 
-    def request(self, proposal: Proposal) -> JudgeRequest:
+    def request(self, proposal: Proposal) -> Judge:
         """Return what a runner needs to judge a proposal at this moment."""
         records = [record for record in self._records if record.outcome and record.outcome.fusion_digest]
         twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
         # Not for a repeat, which would only be told its own first figure.
         known = {} if proposal.is_repeat else {digest: record.number for digest, record in twins.items()}
         log = f"trial-{proposal.number:04d}.log"
-        return JudgeRequest(proposal.plan, log, known, self.threshold(), banned_regions(self._records))
+        return Judge(proposal.plan, log, known, self.threshold(), banned_regions(self._records))
 
     def rescue(self, outcome: Outcome, plan: Plan) -> tuple[str, Option] | None:
         """Return an option that may help a plan that failed."""

@@ -5,31 +5,45 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from sktune.backends.base import Backend, Compiled, CompileError, Observe, OnScope, Step, ignore
+from sktune.backends.base import Backend, Compiled, CompileError, Observe, Step
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, MachineError, described, machine_failure
+from sktune.core.errors import (
+    BackendError,
+    MachineError,
+    OutOfMemoryDuringTrialError,
+    described,
+    machine_failure,
+)
 from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Stage
 from sktune.core.plan import Plan
-from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
+from sktune.core.verification import Verification
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import device_of, ran_out_of_memory
 from sktune.measure.latency import Budget
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
 from sktune.measure.winner import BASELINE_REPEAT, MAX_FINALISTS
 from sktune.targets.base import Target
-from sktune.worker.jobs import Report
+from sktune.worker.jobs import (
+    Compare,
+    Deliver,
+    Judge,
+    ProcessComparison,
+    Report,
+    SampleNoiseFloor,
+    Shortlist,
+    Verify,
+)
 from sktune.worker.machine import MEND_MACHINE
-from sktune.worker.step_timer import SampleSink, StepTimer, discard, quiet_collector
+from sktune.worker.progress import Progress
+from sktune.worker.step_timer import StepTimer, quiet_collector
 from sktune.worker.verifier import Verifier
 
 logger = logging.getLogger(__name__)
@@ -43,21 +57,14 @@ ANSWER_S = 0.3
 """Time before a deadline at which a measurement ends, so that its result is stored."""
 
 
-class OutOfMemoryDuringTrialError(Exception):
-    """Memory ran out, so the process can no longer be relied on. ``blamed`` is as in ``CompileError``."""
-
-    def __init__(self, message: str, blamed: str = "") -> None:
-        super().__init__(message)
-        self.blamed = blamed
-
-
 class PlanEvaluator:
-    """Judges plans of one target on one backend, against one baseline.
+    """Judges plans of one target on one backend, against one baseline; a ``Bench``.
 
     Args:
         target: what is compiled.
         backend: what compiles it.
-        heartbeat: called from time to time during measurements.
+        progress: is told what becomes known.
+        budget: of the measurement of a trial.
 
     Attributes:
         ends_s: when measurements and verifications must have ended, however few rounds or steps they have, on the clock
@@ -68,8 +75,10 @@ class PlanEvaluator:
         NotDeterministicError: the baseline is not deterministic.
     """
 
-    def __init__(self, target: Target, backend: Backend, heartbeat: Callable[[], None] = lambda: None) -> None:
-        self._backend = backend
+    def __init__(
+        self, target: Target, backend: Backend, progress: Progress | None = None, budget: Budget | None = None
+    ) -> None:
+        self._backend, self._progress, self._budget = backend, progress or Progress(), budget or Budget()
         self.ends_s = math.inf
         self._device = device_of([*target.module.parameters(), *target.state.values()])
         began_s = time.monotonic()
@@ -80,7 +89,7 @@ class PlanEvaluator:
         # A simulation runs the model itself for every plan, so there are no bits to compare.
         is_real = self._baseline.simulated_ms is None
         self._verifier = Verifier(target, backend, self._baseline) if is_real else None
-        self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, heartbeat)
+        self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, self._progress)
         self._step_s = self._timer.quiet_step_s(self._baseline.step) if is_real else 0.0
         self._baseline_s = time.monotonic() - began_s
         # These objects live as long as the process: freezing them saves 0.25 s in each garbage collection.
@@ -103,39 +112,24 @@ class PlanEvaluator:
         return self._verifier.model_difference if self._verifier else ""
 
     def check_machine(self) -> None:
-        """Compile one operator, if that is cheap; raise what keeps the machine from it."""
+        """See ``Bench.check_machine``."""
         self._backend.check_machine()
 
-    def judge(
-        self,
-        plan: Plan,
-        report: Report,
-        budget: Budget | None = None,
-        known: Mapping[str, int] = MappingProxyType({}),
-        *,
-        banned: Mapping[str, str] = MappingProxyType({}),
-        threshold: Threshold | None = None,
-        keep: SampleSink = discard,
-        on_scope: OnScope = ignore,
-        on_score: Callable[[Outcome], None] = lambda outcome: None,
-    ) -> Outcome:
-        """Run one trial of ``plan``. Failures of the plan are outcomes.
+    def judge(self, job: Judge, report: Report) -> Outcome:
+        """Run one trial. Failures of the plan are outcomes.
 
         A plan that compiles to the same kernels as a ``known`` trial (number by fusion digest) is not measured again,
         and a plan with a ``banned`` region (difference by key) is not run. A plan that cannot beat the ``threshold`` is
-        measured only until that is certain. ``on_scope`` is called with the label of each scope as it is compiled or
-        first run, and ``on_score`` with the outcome before its scopes are timed, which adds only ``scope_times`` and
-        ``seconds``.
+        measured only until that is certain.
 
         Raises:
             OutOfMemoryDuringTrialError: the process must not be used any more.
             MachineError: the machine fails, not the plan.
         """
         seconds: dict[str, float] = {}
-        self._ban(banned)
+        self._ban(job.banned)
         try:
-            measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep, seconds)
-            compiled, outcome = self._judge(plan, report, seconds, known, on_scope, measured)
+            compiled, outcome = self._judge(job, report, seconds)
         except CompileError as failure:
             self._refuse_failure_of_machine(failure)
             if ran_out_of_memory(failure):
@@ -157,7 +151,7 @@ class PlanEvaluator:
         was_run = outcome.speedup is not None or outcome.reason is Reason.MISMATCH
         if not was_run or compiled.observe is None:
             return outcome
-        on_score(outcome)
+        self._progress.scored(outcome)
         report("observe")
         with _timed(seconds, "observe"):
             scope_times = self._observed(compiled.observe)
@@ -175,19 +169,11 @@ class PlanEvaluator:
         if problem:
             raise MachineError(f"the machine fails, not the plan: {problem}; {MEND_MACHINE}") from failure
 
-    def _judge(
-        self,
-        plan: Plan,
-        report: Report,
-        seconds: dict[str, float],
-        known: Mapping[str, int],
-        on_scope: OnScope,
-        measured: Callable[[Compiled], dict[str, Any]],
-    ) -> tuple[Compiled, Outcome]:
+    def _judge(self, job: Judge, report: Report, seconds: dict[str, float]) -> tuple[Compiled, Outcome]:
         report("compile")
         with _timed(seconds, "compile"):
-            compiled = self._backend.compile(plan, on_scope)
-        if (twin := known.get(compiled.fusion_digest)) is not None:
+            compiled = self._backend.compile(job.plan, self._progress.scope)
+        if (twin := job.known.get(compiled.fusion_digest)) is not None:
             return compiled, Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
         if compiled.fusion_digest and compiled.fusion_digest == self._baseline.fusion_digest:
             detail = "its scopes contain no operators: it has the same kernels as the baseline"
@@ -195,7 +181,7 @@ class PlanEvaluator:
         report("verify")
         self._device.reset_peak_memory()
         with _timed(seconds, "verify"):
-            verification = self._verifier.quick(plan, compiled) if self._verifier else None
+            verification = self._verifier.quick(job.plan, compiled) if self._verifier else None
         facts: dict[str, Any] = {
             "seconds": seconds,
             "regions": compiled.regions,
@@ -211,30 +197,14 @@ class PlanEvaluator:
             return compiled, Outcome(**facts).after(verification)
         report("measure")
         with _timed(seconds, "measure"):
-            facts |= measured(compiled)
+            facts |= self._measured(job.threshold, seconds, compiled)
         if facts["comparison"] == Comparison.SLOWER:
             detail = f"{facts['speedup'].ratio:.3f}x the baseline's speed"
             return compiled, Outcome(Reason.SLOWER, detail, stage=Stage.MEASURE, **facts)
         return compiled, Outcome(**facts)
 
-    def verify(
-        self,
-        plan: Plan,
-        report: Report,
-        *,
-        steps: int = DEFAULT_VERIFY_STEPS,
-        seconds: float | None = None,
-        banned: Mapping[str, str] = MappingProxyType({}),
-    ) -> Verification | None:
-        """Compare ``plan`` with the baseline: each distinct region with its kernels, then ``steps`` decode steps.
-
-        Args:
-            plan: to verify.
-            report: called with each stage as it begins, and with the steps that were compared.
-            steps: fewest decode steps to compare.
-            seconds: time limit, without compilation; None for no limit. If it is reached, fewer steps are compared and
-                the bound is weaker.
-            banned: regions known to differ from their kernels: the difference, by key.
+    def verify(self, job: Verify, report: Report) -> Verification | None:
+        """Compare a plan with the baseline: each distinct region with its kernels, then decode steps.
 
         Returns:
             None for a simulation, and if no more was compared than in a trial. A plan that no longer compiles has the
@@ -242,27 +212,28 @@ class PlanEvaluator:
         """
         if self._verifier is None:
             return None
-        self._ban(banned)
+        self._ban(job.banned)
         report(Stage.COMPILE)
         try:
-            compiled = self._backend.compile(plan)
+            compiled = self._backend.compile(job.plan)
         except CompileError as failure:
             return Verification(difference=f"does not compile: {failure}", is_broken=True)
         report(Stage.VERIFY)
-        left_s = min(math.inf if seconds is None else seconds, self._left_s)
-        return self._verifier.thorough(plan, compiled, steps, left_s, report)
+        left_s = min(math.inf if job.seconds is None else job.seconds, self._left_s)
+        return self._verifier.thorough(job.plan, compiled, job.steps, left_s, report)
 
-    def deliver(self, plan: Plan, folder: Path) -> Delivery | None:
-        """Write the compiled code of ``plan`` into ``folder``; None if the backend cannot export it.
+    def deliver(self, job: Deliver, report: Report) -> Delivery | None:
+        """Write the compiled code of a plan into a folder; None if the backend cannot export it.
 
         Raises:
             BackendError: the plan does not compile to the same code again, or the folder cannot be written.
         """
+        report(Stage.COMPILE)
         try:
-            compiled = self._backend.compile(plan)
+            compiled = self._backend.compile(job.plan)
         except CompileError as failure:
             raise BackendError(f"the plan no longer compiles: {failure}") from failure
-        return compiled.deliver(folder) if compiled.deliver else None
+        return compiled.deliver(job.folder) if compiled.deliver else None
 
     @property
     def _left_s(self) -> float:
@@ -291,13 +262,11 @@ class PlanEvaluator:
             logger.warning("the time of each scope could not be measured", exc_info=True)
             return ()
 
-    def _measured(
-        self, budget: Budget, threshold: Threshold, keep: SampleSink, seconds: Mapping[str, float], compiled: Compiled
-    ) -> dict[str, Any]:
+    def _measured(self, threshold: Threshold, seconds: Mapping[str, float], compiled: Compiled) -> dict[str, Any]:
         """Measure the plan; return the fields of the outcome that result."""
         entries = {"baseline": self._baseline, "plan": compiled}
-        sized = self._sized(budget, entries, seconds.get(Stage.COMPILE, 0.0))
-        speedups, noise = self._timer.compare(entries, sized, keep, threshold.is_out_of_reach)
+        sized = self._sized(self._budget, entries, seconds.get(Stage.COMPILE, 0.0))
+        speedups, noise = self._timer.compare(entries, sized, threshold.is_out_of_reach)
         return {
             "speedup": speedups["plan"],
             "comparison": threshold.comparison(speedups["plan"]),
@@ -305,47 +274,45 @@ class PlanEvaluator:
             "noise": noise,
         }
 
-    def sample_noise_floor(self, before_trial: int, keep: SampleSink = discard) -> NoiseFloorSample | None:
-        """Compare the baseline with a second copy of itself; None where nothing is measured."""
+    def sample_noise_floor(self, job: SampleNoiseFloor, report: Report) -> NoiseFloorSample | None:  # noqa: ARG002
+        """See ``Bench.sample_noise_floor``."""
         if self._verifier is None:
             return None
         seconds: dict[str, float] = {}
         with _timed(seconds, "floor"):
             entries = {"baseline": self._baseline, BASELINE_REPEAT: self._backend.compile(Plan())}
-            speedups, noise = self._timer.compare(entries, self._sized(FLOOR_BUDGET, entries), keep)
-        return NoiseFloorSample(before_trial, speedups[BASELINE_REPEAT], noise, seconds["floor"])
+            speedups, noise = self._timer.compare(entries, self._sized(FLOOR_BUDGET, entries))
+        return NoiseFloorSample(job.before_trial, speedups[BASELINE_REPEAT], noise, seconds["floor"])
 
-    def shortlisted(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: SampleSink = discard) -> list[str]:
-        """Compile ``plans`` again and return their names, the fastest first; those that do not compile come last.
+    def shortlist(self, job: Shortlist, report: Report) -> list[str]:
+        """Compile plans again and return their names, the fastest first; those that do not compile come last.
 
         A trial's figure can be 20% off, depending on the state of machine and worker, so plans are also measured side
         by side before the fastest are chosen.
         """
         entries, broken = self._compile_all(
-            {name: partial(self._backend.compile, plan) for name, plan in plans}, report
+            {name: partial(self._backend.compile, plan) for name, plan in job.plans}, report
         )
         names = list(entries)
         if len(entries) > MAX_FINALISTS:
             report("measure")
             together = {"baseline": self._baseline, **entries}
-            speedups, _ = self._timer.compare(together, self._sized(SHORTLIST_BUDGET, together), keep)
+            speedups, _ = self._timer.compare(together, self._sized(SHORTLIST_BUDGET, together))
             names.sort(key=lambda name: speedups[name].ratio, reverse=True)
         return [*names, *(row.name for row in broken)]
 
-    def final(
-        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: SampleSink = discard
-    ) -> tuple[list[FinalRow], str]:
-        """Compile, verify and measure ``plans`` and ``references`` alternately with the baseline and its second copy.
+    def compare(self, job: Compare, report: Report) -> ProcessComparison:
+        """Compile, verify and measure plans and references alternately with the baseline and its second copy.
 
         Returns the rows, the baseline first and the plans in the given order, and the machine's noise; see
         ``sktune.measure.latency.Measurement``. Entries that do not compile come last.
         """
-        makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
+        makers = {name: partial(self._backend.compile, plan) for name, plan in job.plans}
         if self._verifier:
             makers = {BASELINE_REPEAT: partial(self._backend.compile, Plan()), **makers}
         entries, broken = self._compile_all(makers, report)
         entries = {"baseline": self._baseline, **entries}
-        if references:
+        if job.references:
             compiled, not_compiled = self._compile_all(self._backend.references(), report)
             entries, broken = {**entries, **compiled}, broken + not_compiled
         verdicts = {}
@@ -354,7 +321,7 @@ class PlanEvaluator:
             verdicts[name] = self._verifier.difference(entry) if self._verifier else None
         equal = f"identical on {self._verifier.quick_steps} steps" if self._verifier else "not verified: simulated"
         report("measure")
-        speedups, noise = self._timer.compare(entries, self._sized(FINAL_BUDGET, entries), keep)
+        speedups, noise = self._timer.compare(entries, self._sized(FINAL_BUDGET, entries))
         rows = [
             FinalRow(
                 name,
@@ -365,7 +332,7 @@ class PlanEvaluator:
             )
             for name, entry in entries.items()
         ]
-        return rows + broken, noise
+        return ProcessComparison(rows + broken, noise)
 
     def _compile_all(
         self, makers: Mapping[str, Callable[[], Compiled]], report: Report

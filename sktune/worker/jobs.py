@@ -1,16 +1,19 @@
-"""The interface of every runner: it opens a target, judges plans one by one, and compares the best.
+"""Jobs: what a worker is asked for, as frozen values, and the interfaces of what does them.
 
-What a runner can be asked for is a ``RunnerJob``: a value, which goes to whichever worker is to do it.
+A job goes to whichever ``Runner`` is to do it; there its ``run`` calls the method of a ``Bench`` that does the work, in
+the worker's own process.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
+
+from pydantic import PlainSerializer, PlainValidator
 
 from sktune.core.delivery import Delivery
 from sktune.core.layout import Layout
-from sktune.core.outcome import FinalRow, Outcome
+from sktune.core.outcome import FinalRow, Outcome, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
@@ -22,6 +25,7 @@ from sktune.targets import TargetSpec
 if TYPE_CHECKING:
     from sktune.recipes.peers import Peer
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 NamedPlan = tuple[str, Plan]
 """A plan, with its trial's number as its name."""
@@ -70,7 +74,7 @@ class Opened:
         baseline_digest: of the bits that the baseline computes, equal on all sound dies; empty if unknown.
     """
 
-    layout: Layout
+    layout: Annotated[Layout, PlainSerializer(Layout.to_dict), PlainValidator(Layout.from_dict)]
     description: str
     seconds: Mapping[str, float]
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -80,7 +84,45 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeRequest:
+class OpenTarget:
+    """Opens the target, unless it is open; see ``Runner.open``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """Loads the model in a worker's process, traces its layout, and captures and records the baseline.
+
+    Attributes:
+        spec: the stored form of the target's spec.
+        space: which of its modules are units.
+        delivered: folder and description of compiled code to load before anything is compiled.
+        is_first: whether this is the first worker, which also finds out what later ones need not know.
+    """
+
+    answer: ClassVar[Any] = Opened
+    log: ClassVar[str] = "worker.log"
+    spec: Mapping[str, Any]
+    space: SpaceSpec
+    delivered: tuple[Path, Delivery] | None = None
+    is_first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CheckMachine:
+    """Compiles one operator, if that is cheap, to tell a compiler that fails from a plan that does."""
+
+    answer: ClassVar[Any] = bool
+    log: str
+
+    def run(self, bench: "Bench", report: Report) -> bool:
+        """Return True; see ``Bench.check_machine``."""
+        report(Stage.COMPILE)
+        bench.check_machine()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
     """One trial.
 
     Attributes:
@@ -91,59 +133,84 @@ class JudgeRequest:
         banned: regions known to differ from their own kernels: the difference, by the region's key.
     """
 
+    answer: ClassVar[Any] = Outcome
     plan: Plan
     log: str
     known: Mapping[str, int] = field(default_factory=dict)
     threshold: Threshold = field(default_factory=Threshold)
     banned: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, runner: "Runner", report: Report) -> Outcome:
-        """See ``Runner.judge``."""
-        return runner.judge(self, report)
+    def run(self, bench: "Bench", report: Report) -> Outcome:
+        """See ``Bench.judge``."""
+        return bench.judge(self, report)
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyRequest:
-    """A plan to compare with the baseline far more thoroughly than its trial did.
+class SampleNoiseFloor:
+    """Compares the baseline with a second copy of itself.
+
+    Attributes:
+        before_trial: number of the trial that comes next.
+    """
+
+    answer: ClassVar[Any] = NoiseFloorSample | None
+    before_trial: int
+
+    def run(self, bench: "Bench", report: Report) -> NoiseFloorSample | None:
+        """See ``Bench.sample_noise_floor``."""
+        return bench.sample_noise_floor(self, report)
+
+    @property
+    def log(self) -> str:
+        """File name of its log."""
+        return f"floor-{self.before_trial:04d}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortlist:
+    """Ranks plans, as a trial's figure can be 20% off.
+
+    Attributes:
+        plans: names and plans.
+    """
+
+    answer: ClassVar[Any] = list[str]
+    log: ClassVar[str] = "qualifying.log"
+    plans: Sequence[NamedPlan]
+
+    def run(self, bench: "Bench", report: Report) -> list[str]:
+        """See ``Bench.shortlist``."""
+        return bench.shortlist(self, report)
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Compares a plan with the baseline far more thoroughly than its trial did.
 
     Attributes:
         name: of the plan; its log is named after it.
         plan: the plan.
-        steps: decode steps to compare.
-        seconds: time limit, without compilation; None for no limit.
-        banned: as in ``JudgeRequest``.
+        steps: fewest decode steps to compare.
+        seconds: time limit, without compilation; None for no limit. If it is reached, fewer steps are compared and the
+            bound is weaker.
+        banned: as in ``Judge``.
     """
 
+    answer: ClassVar[Any] = Verification | None
     name: str
     plan: Plan
     steps: int
     seconds: float | None = None
     banned: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, runner: "Runner", report: Report) -> Verification | None:
-        """See ``Runner.verify``."""
-        return runner.verify(self, report)
+    def run(self, bench: "Bench", report: Report) -> Verification | None:
+        """See ``Bench.verify``."""
+        return bench.verify(self, report)
 
-
-@dataclass(frozen=True, slots=True)
-class CompareRequest:
-    """Finalists to compare in one fresh process.
-
-    Attributes:
-        plans: names and plans.
-        process: number of the process, from 1; its log and its samples are named after it.
-        references: whether to include what a user has without sktune; only where the runner's traits allow it.
-        is_followed: whether another process compares after this one, so that it may start while this one compiles.
-    """
-
-    plans: Sequence[NamedPlan]
-    process: int = 1
-    references: bool = False
-    is_followed: bool = False
-
-    def run(self, runner: "Runner", report: Report) -> "ProcessComparison":
-        """See ``Runner.compare``."""
-        return runner.compare(self, report)
+    @property
+    def log(self) -> str:
+        """File name of its log."""
+        return f"verify-{self.name}.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +226,116 @@ class ProcessComparison:
     rows: Sequence[FinalRow]
     noise: str = ""
     die: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Compares finalists with the baseline in one fresh process.
+
+    Attributes:
+        plans: names and plans.
+        process: number of the process, from 1; its log and its samples are named after it.
+        references: whether to include what a user has without sktune; only where the runner's traits allow it.
+        is_followed: whether another process compares after this one, so that it may start while this one compiles.
+        alone: name of the only plan, where the others have a process each; empty otherwise.
+    """
+
+    answer: ClassVar[Any] = ProcessComparison
+    plans: Sequence[NamedPlan]
+    process: int = 1
+    references: bool = False
+    is_followed: bool = False
+    alone: str = ""
+
+    def run(self, bench: "Bench", report: Report) -> ProcessComparison:
+        """See ``Bench.compare``."""
+        return bench.compare(self, report)
+
+    @property
+    def log(self) -> str:
+        """File name of its log."""
+        return f"final-{self.process}{f'-{self.alone}' if self.alone else ''}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Writes the compiled code of a plan into a folder."""
+
+    answer: ClassVar[Any] = Delivery | None
+    log: ClassVar[str] = "deliver.log"
+    plan: Plan
+    folder: Path
+
+    def run(self, bench: "Bench", report: Report) -> Delivery | None:
+        """See ``Bench.deliver``."""
+        return bench.deliver(self, report)
+
+
+class Bench(Protocol):
+    """Does jobs on one target. Methods call ``report`` as each stage begins."""
+
+    def check_machine(self) -> None:
+        """Compile one operator, if that is cheap; raise what keeps the machine from it."""
+        ...
+
+    def judge(self, job: Judge, report: Report, /) -> Outcome:
+        """Run one trial. Failures of the plan are outcomes.
+
+        Raises:
+            SktuneError: no trial can run any more.
+        """
+        ...
+
+    def sample_noise_floor(self, job: SampleNoiseFloor, report: Report, /) -> NoiseFloorSample | None:
+        """Compare the baseline with a second copy of itself; None where nothing is measured."""
+        ...
+
+    def shortlist(self, job: Shortlist, report: Report, /) -> list[str]:
+        """Measure the plans again side by side; return their names, the fastest first."""
+        ...
+
+    def verify(self, job: Verify, report: Report, /) -> Verification | None:
+        """Compare a plan with the baseline.
+
+        A plan that cannot be run has that as its difference. None if no more of it was compared than in its trial,
+        whose verification stands.
+
+        Raises:
+            BackendError: the baseline does not run.
+            NotDeterministicError: the baseline is not deterministic.
+        """
+        ...
+
+    def compare(self, job: Compare, report: Report, /) -> ProcessComparison:
+        """Compare plans with the baseline; a plan that does not run has a row without a speedup.
+
+        Raises:
+            BackendError: the baseline does not run.
+        """
+        ...
+
+    def deliver(self, job: Deliver, report: Report, /) -> Delivery | None:
+        """Write the compiled code of a plan into a folder; None where the code cannot be exported.
+
+        Raises:
+            BackendError: the plan does not compile to the same code again, or the folder cannot be written.
+        """
+        ...
+
+
+class Job(Protocol[T_co]):
+    """What one worker is asked for: a frozen value, whose class names the type of the answer in ``answer``."""
+
+    answer: ClassVar[Any]
+
+    @property
+    def log(self) -> str:
+        """File name of its log, below ``logs/`` in the study's folder."""
+        ...
+
+    def run(self, bench: Bench, report: Report, /) -> T_co:
+        """Have ``bench`` do it, and return its answer; ``report`` is called with each stage as it begins."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +363,12 @@ class DurationEstimates:
 
 
 class Runner(Protocol):
-    """Runs the plans of one target and reports their outcomes.
+    """Does jobs on a target that it opens if necessary, and outlives whatever a plan does to its process.
 
-    A context manager: entering it may start what ``open`` will need, and leaving it ends everything that was started.
-    Methods that take a ``report`` call it as each stage begins. All of them open the target if necessary, and raise
-    ``OutOfTimeError`` at ``deadline_s``.
+    A context manager: entering it may start what opening will need, and leaving it ends everything that was started.
 
     Attributes:
-        deadline_s: time by which every request must end, on the clock of ``time.monotonic``.
+        deadline_s: time by which every job must end, on the clock of ``time.monotonic``.
     """
 
     deadline_s: float
@@ -207,7 +382,7 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """End everything that was started, without waiting; a later request starts it again."""
+        """End everything that was started, without waiting; a later job starts it again."""
         ...
 
     def open(self) -> Opened:
@@ -220,55 +395,14 @@ class Runner(Protocol):
         """
         ...
 
-    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
-        """Run one trial. Whatever the plan does, even to its process, becomes the outcome.
+    def run(self, job: Job[T], report: Report = silent, /) -> T:
+        """Do a job; see the method of ``Bench`` that it names.
+
+        A plan that kills its process has that as its outcome, difference or row.
 
         Raises:
-            SktuneError: no trial can run any more.
-        """
-        ...
-
-    def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
-        """Compare the baseline with a second copy of itself; None where nothing is measured.
-
-        Raises:
-            BackendError: the process died.
-        """
-        ...
-
-    def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
-        """Measure the plans again side by side; return their names, the fastest first.
-
-        Raises:
-            BackendError: the process died.
-        """
-        ...
-
-    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
-        """Compare a plan with the baseline.
-
-        A plan that kills its process has that as its difference. None if no more of it was compared than in its trial,
-        whose verification stands.
-
-        Raises:
-            BackendError: the baseline does not run.
-            NotDeterministicError: the baseline is not deterministic.
-        """
-        ...
-
-    def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
-        """Compare plans with the baseline in a fresh process; a plan that kills it has a row without a speedup.
-
-        Raises:
-            BackendError: the process dies even with the baseline alone.
-        """
-        ...
-
-    def deliver(self, plan: Plan, folder: Path, report: Report, /) -> Delivery | None:
-        """Write the compiled code of ``plan`` into ``folder``; None where the code cannot be exported.
-
-        Raises:
-            BackendError: the plan does not compile to the same code again, or the folder cannot be written.
+            BackendError: the process died where no plan is judged, verified or compared.
+            OutOfTimeError: at ``deadline_s``.
         """
         ...
 
@@ -280,57 +414,6 @@ class Runner(Protocol):
             trials: seconds by stage of the latest trials, at least one trial.
         """
         ...
-
-
-class RunnerJob(Protocol[T_co]):
-    """What one worker is asked for. A frozen value that can be pickled."""
-
-    def run(self, runner: Runner, report: Report, /) -> T_co:
-        """Have ``runner`` do it, and return its answer; ``report`` is called with each stage as it begins."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTarget:
-    """Opens the target."""
-
-    def run(self, runner: Runner, report: Report) -> Opened:  # noqa: ARG002
-        """See ``Runner.open``."""
-        return runner.open()
-
-
-@dataclass(frozen=True, slots=True)
-class SampleNoiseFloor:
-    """Compares the baseline with itself."""
-
-    before_trial: int
-
-    def run(self, runner: Runner, report: Report) -> NoiseFloorSample | None:  # noqa: ARG002
-        """See ``Runner.sample_noise_floor``."""
-        return runner.sample_noise_floor(self.before_trial)
-
-
-@dataclass(frozen=True, slots=True)
-class Shortlist:
-    """Ranks plans."""
-
-    plans: Sequence[NamedPlan]
-
-    def run(self, runner: Runner, report: Report) -> list[str]:
-        """See ``Runner.shortlist``."""
-        return runner.shortlist(self.plans, report)
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Writes the compiled code of a plan into a folder."""
-
-    plan: Plan
-    folder: Path
-
-    def run(self, runner: Runner, report: Report) -> Delivery | None:
-        """See ``Runner.deliver``."""
-        return runner.deliver(self.plan, self.folder, report)
 
 
 @dataclass(frozen=True, slots=True)

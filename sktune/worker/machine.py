@@ -3,9 +3,32 @@
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from sktune.core.errors import MachineError, line_of_machine
+from sktune.core.outcome import Outcome
+from sktune.core.plan import Plan
+
+
+def explained(outcome: Outcome, plan: Plan, logs: Iterable[Path]) -> Outcome:
+    """Add the cause of a failure that the logs show, and the scope to blame, if any.
+
+    Raises:
+        MachineError: the logs say that the machine fails.
+    """
+    from sktune.ascend.cann_log import cause, explain_files
+
+    labels = [scope.label for scope in plan.scopes]
+    explanations = explain_files([path for path in logs if path.is_file()], labels)
+    if of_machine := next((each.message for each in explanations if names_machine(each.message)), None):
+        raise MachineError(f"the machine fails, not the plan: {of_machine}; {MEND_MACHINE}")
+    explanation = cause(explanations)
+    if explanation is None:
+        return outcome
+    detail = f"{outcome.detail}; {explanation.message}"
+    return replace(outcome, detail=detail, blamed=explanation.scope or outcome.blamed)
+
 
 MEND_MACHINE = "mend that (see `df`, `free`, `ulimit -a`, `sktune doctor`) and run the same command again"
 TAIL_BYTES = 1 << 20

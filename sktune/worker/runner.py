@@ -2,43 +2,45 @@
 
 import logging
 import math
+import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sktune.backends import backend_info
+from sktune.core.codec import decoded, encoded
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, MachineError, OutOfTimeError, TargetError, first_line
 from sktune.core.files import real_path
-from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure import samples
-from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.placement import Machine
 from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
-from sktune.worker.cache_size import trim
-from sktune.worker.explain import explained
 from sktune.worker.jobs import (
-    CompareRequest,
+    CheckMachine,
+    Compare,
+    Deliver,
     DurationEstimates,
-    JudgeRequest,
-    NamedPlan,
+    Job,
+    Judge,
+    LoadModel,
     Opened,
     ProcessComparison,
     Report,
     RunnerSetup,
     RunnerTraits,
-    VerifyRequest,
+    Shortlist,
+    Verify,
     silent,
 )
-from sktune.worker.machine import MEND_MACHINE, refuse_failure_of_machine, rename_old
+from sktune.worker.machine import MEND_MACHINE, explained, refuse_failure_of_machine, rename_old
 from sktune.worker.process import (
     StageTimeoutError,
     WorkerDiedError,
@@ -47,7 +49,50 @@ from sktune.worker.process import (
     work_folder,
 )
 
+MAX_BYTES = 20 << 30
+KEPT_S = 3600.0
+"""What was used in the last hour is never deleted: a process may be about to load it."""
+ENTRIES = ("fxgraph", "aotautograd")
+"""Folders of entries, beside those of code, whose names have two characters."""
+CHOICES = ".best_config"
+"""Choices by timing stay, as they determine which code a plan is compiled to: these files, and the folder ``cache``."""
+
+
+def trim(cache: Path, max_bytes: int = MAX_BYTES, kept_s: float = KEPT_S) -> int:
+    """Delete files until at most ``max_bytes`` are left; return how many bytes were deleted.
+
+    Each file can be missing: Inductor makes it again from the others, or anew. Errors are ignored, as other processes
+    may do the same.
+    """
+    files: list[tuple[float, int, str]] = []
+    with suppress(OSError):
+        folders = [entry.path for entry in os.scandir(cache) if entry.is_dir(follow_symlinks=False)
+                   and (len(entry.name) == 2 or entry.name in ENTRIES)]  # fmt: skip
+        for entry in (entry for folder in folders for entry in _files(folder)):
+            with suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                files.append((status.st_mtime, status.st_size, entry.path))
+    excess = size = sum(size for _, size, _ in files) - max_bytes
+    for used_s, file_bytes, path in sorted(files):
+        if excess <= 0 or used_s > time.time() - kept_s:
+            break
+        with suppress(OSError):
+            Path(path).unlink()
+            excess -= file_bytes
+    return size - excess
+
+
+def _files(folder: str) -> Iterator[os.DirEntry[str]]:
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            elif entry.is_file(follow_symlinks=False) and not entry.name.endswith(CHOICES):
+                yield entry
+
+
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 OPEN_TIMEOUT_S = 3600.0
 """Loading a large checkpoint takes long; a worker that is not ready after an hour never will be.
@@ -87,6 +132,10 @@ class WorkerRunner:
         self._modules: dict[str, str] = {}
         self._is_crowded = False
         self.deadline_s = math.inf
+        self._own_ways: Mapping[type, Callable[[Any, Report], Any]] = {
+            Judge: self._judge, Shortlist: self._shortlist, Verify: self._verify, Compare: self._compare,
+            Deliver: self._deliver,
+        }  # fmt: skip
 
     def __enter__(self) -> Self:
         if not (self._folder / "logs").exists():
@@ -120,20 +169,28 @@ class WorkerRunner:
         if self._worker is None:
             self._start()
         if self._opened is None:
-            self._opened = self._open()
+            self._opened = self._load()
         return self._opened
 
-    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
+    def run(self, job: Job[T], report: Report = silent, /) -> T:
+        """See ``Runner.run``; what may kill the process, or takes a fresh one, has a method of its own here."""
+        if own_way := self._own_ways.get(type(job)):
+            answer: T = own_way(job, report)
+            return answer
+        self.open()
+        return self._answer(job, report)
+
+    def _judge(self, job: Judge, report: Report) -> Outcome:
         """Run one trial. Whatever happens to the worker becomes the outcome, unless it is the machine's failure."""
         self._yield_cores()
         self.open()
         self._has_judged = True
-        outcome = self._judge(request, report)
+        outcome = self._judged(job, report)
         if outcome.reason in LOGGED:
-            self._refuse_failure_of_machine(request.log)
+            self._refuse_failure_of_machine(job.log)
         if outcome.reason is Reason.TIMEOUT and outcome.stage is Stage.COMPILE:
-            self._refuse_compiler_that_hangs(request.log)
-        outcome = self._explained(outcome, request.plan)
+            self._refuse_compiler_that_hangs(job.log)
+        outcome = self._explained(outcome, job.plan)
         return replace(outcome, noise=self._noise(outcome.noise)) if outcome.speedup else outcome
 
     def _yield_cores(self) -> None:
@@ -165,35 +222,28 @@ class WorkerRunner:
             return  # it compiles no single operator: its logs name the machine
         self.open()
         try:
-            self._answer("sound", silent, log=log, do="check")
+            self._answer(CheckMachine(log))
         except BackendError as failure:
             raise MachineError(
                 f"the machine fails, not the plan: one operator does not compile either: "
                 f"{failure.__cause__ or failure}; {MEND_MACHINE}, or set a longer --compile-timeout"
             ) from failure
 
-    def _judge(self, request: JudgeRequest, report: Report) -> Outcome:
+    def _judged(self, job: Judge, report: Report) -> Outcome:
         stage, scope = Stage.COMPILE, ""
         scored: Outcome | None = None
-        log = f"logs/{request.log}"
-        rename_old(self._log(request.log))
+        log = f"logs/{job.log}"
+        rename_old(self._log(job.log))
         try:
-            for message in self._ask(
-                request.log,
-                do="trial",
-                plan=request.plan.to_dict(),
-                known=dict(request.known),
-                threshold=asdict(request.threshold),
-                banned=dict(request.banned),
-            ):
+            for message in self._ask(job):
                 if "stage" in message:
                     stage, scope = Stage(message["stage"]), ""
                     report(stage)
                 scope = message.get("scope", scope)
                 if "scored" in message:
-                    scored = replace(Outcome.from_dict(message["scored"]), log=log)
-                if "outcome" in message:
-                    outcome = replace(Outcome.from_dict(message["outcome"]), log=log)
+                    scored = replace(decoded(Outcome, message["scored"]), log=log)
+                if "answer" in message:
+                    outcome = replace(decoded(Outcome, message["answer"]), log=log)
                     if outcome.reason is Reason.CRASHED:
                         self.close()  # what a crashed plan left behind must not affect the next one
                     return replace(outcome, stage=outcome.stage or stage) if outcome.reason else outcome
@@ -219,45 +269,33 @@ class WorkerRunner:
         logs = [*sorted(self._work.rglob("*.log")), self._folder / outcome.log]
         return explained(outcome, plan, logs)
 
-    def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
-        """Compare the baseline with a second copy of itself; see ``Runner.sample_noise_floor``."""
+    def _shortlist(self, job: Shortlist, report: Report) -> list[str]:
         self.open()
-        log = f"floor-{before_trial:04d}.log"
-        sample = self._answer("floor", silent, log=log, do="floor", before_trial=before_trial)["floor"]
-        return NoiseFloorSample.from_dict(sample) if sample else None
+        return self._answer(job, self._starting_next(report))
 
-    def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
-        """Measure the plans again in one process; return their names, the fastest first."""
+    def _verify(self, job: Verify, report: Report) -> Verification | None:
         self.open()
-        report = self._starting_next(report)
-        answer = self._answer("shortlisted", report, log="qualifying.log", do="shortlist", plans=_entries(plans))
-        names: list[str] = answer["shortlisted"]
-        return names
-
-    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
-        """Compare a plan with the baseline far more thoroughly than its trial did; see ``PlanEvaluator.verify``."""
-        self.open()
-        values = {"plan": request.plan.to_dict(), "steps": request.steps, "seconds": request.seconds,
-                  "banned": dict(request.banned)}  # fmt: skip
         try:
-            answer = self._answer("verified", report, log=f"verify-{request.name}.log", do="verify", **values)
+            return self._answer(job, report)
         except BackendError as failure:
             return Verification(difference=str(failure), is_broken=True)
-        return Verification.from_dict(answer["verified"]) if answer["verified"] else None
 
-    def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
-        """Compare plans in a fresh process; see ``Runner.compare``.
+    def _deliver(self, job: Deliver, report: Report) -> Delivery | None:
+        self.open()
+        return self._answer(replace(job, folder=real_path(job.folder)), report)  # the worker may be in another folder
+
+    def _compare(self, job: Compare, report: Report) -> ProcessComparison:
+        """Compare plans in a fresh process.
 
         If the process dies, each plan is compared with the baseline in a separate process, and a plan that kills that
         one too has a row without a speedup. The references are the uncompiled model and torch.compile.
         """
-        log = f"final-{request.process}"
-        if request.is_followed:
+        if job.is_followed:
             report = self._starting_next(report)
-        comparison = self._compare(request.plans, report, log, request.references)
-        rows, noise = comparison.rows, comparison.noise
+        compared = self._compared(job, report)
+        rows, noise = compared.rows, compared.noise
         if all(row.speedup is None for row in rows):
-            alone = self._compare((), report, log, references=False)
+            alone = self._compared(replace(job, plans=(), references=False), report)
             rows, noise = [*alone.rows, *rows], alone.noise
         return ProcessComparison(sorted(rows, key=lambda row: row.speedup is None), noise)
 
@@ -280,37 +318,28 @@ class WorkerRunner:
 
         return starting
 
-    def _compare(self, plans: Sequence[NamedPlan], report: Report, log: str, references: bool) -> ProcessComparison:
+    def _compared(self, job: Compare, report: Report) -> ProcessComparison:
         if self._traits.measures_time:  # computed figures would be the same in a fresh process
             self._end_worker()
         self._yield_cores()
         self.open()
-        values = {"plans": _entries(plans), "references": references}
         try:
-            answer = self._answer("final", report, log=f"{log}.log", do="final", **values)
-            rows = [FinalRow.from_dict(row) for row in answer["final"]]
-            return ProcessComparison(rows, self._noise(answer["noise"]))
+            compared = self._answer(job, report)
+            return replace(compared, noise=self._noise(compared.noise))
         except BackendError as failure:
-            if not plans and not references:
+            if not job.plans and not job.references:
                 raise
             reason = str(failure)
-        if references:
+        if job.references:
             # The references are what the user has without sktune: their failure must not fail the comparison.
             logger.warning("%s; comparing again without torch.compile of the whole step", reason)
-            return self._compare(plans, report, log, references=False)
-        if len(plans) == 1:
-            return ProcessComparison([FinalRow(plans[0][0], None, reason, None, "")])
+            return self._compared(replace(job, references=False), report)
+        if len(job.plans) == 1:
+            return ProcessComparison([FinalRow(job.plans[0][0], None, reason, None, "")])
         logger.warning("%s; comparing each plan in a separate process", reason)
-        parts = [self._compare([plan], report, f"{log}-{plan[0]}", references=False) for plan in plans]
+        parts = [self._compared(replace(job, plans=[plan], alone=plan[0]), report) for plan in job.plans]
         rows = [row for part in parts for row in part.rows]
         return ProcessComparison(rows, "; ".join(part.noise for part in parts if part.noise))
-
-    def deliver(self, plan: Plan, folder: Path, report: Report, /) -> Delivery | None:
-        """Write the compiled code of ``plan`` into ``folder``; see ``PlanEvaluator.deliver``."""
-        self.open()
-        values = {"plan": plan.to_dict(), "folder": str(real_path(folder))}
-        delivered = self._answer("delivered", report, log="deliver.log", do="deliver", **values)["delivered"]
-        return Delivery.from_dict(delivered) if delivered else None
 
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
         """Estimate durations: a finalist is compiled from the cache, unless each plan needs a fresh process."""
@@ -352,29 +381,18 @@ class WorkerRunner:
                 "see `ulimit -a` and `df`, free what is missing and run again"
             ) from failure
 
-    def _open(self) -> Opened:
-        delivered = None
-        if self._setup.delivered:
-            folder, delivery = self._setup.delivered
-            delivered = [str(folder), delivery.to_dict()]
-        space = self._setup.space.model_dump(mode="json")
-        request = {
-            "do": "open", "spec": self._spec.to_dict(), "space": space, "delivered": delivered,
-            "is_first": self._starts == 1,
-        }  # fmt: skip
+    def _load(self) -> Opened:
+        setup = self._setup
+        job = LoadModel(self._spec.to_dict(), setup.space, setup.delivered, is_first=self._starts == 1)
         try:
-            for message in self._ask("worker.log", **request):
-                if "opened" in message:
-                    values = message["opened"]
-                    layout, modules = Layout.from_dict(values["layout"]), values["modules"]
-                    self._check_unchanged(modules)
-                    return Opened(
-                        layout, values["description"], values["seconds"], values["facts"], modules, self._traits,
-                        values["baseline_digest"],
-                    )  # fmt: skip
+            for message in self._ask(job):
+                if "answer" in message:
+                    opened = decoded(Opened, message["answer"])
+                    self._check_unchanged(opened.modules)
+                    return replace(opened, traits=self._traits)
         except (StageTimeoutError, WorkerDiedError) as failure:
-            raise BackendError(f"{failure} before the baseline was ready; see {self._log('worker.log')}") from failure
-        raise BackendError(f"the worker's answer is incomplete; see {self._log('worker.log')}")
+            raise BackendError(f"{failure} before the baseline was ready; see {self._log(job.log)}") from failure
+        raise BackendError(f"the worker's answer is incomplete; see {self._log(job.log)}")
 
     def _check_unchanged(self, modules: Mapping[str, str]) -> None:
         """Refuse modules that have changed since the first worker imported them."""
@@ -383,8 +401,8 @@ class WorkerRunner:
                 self.close()
                 raise TargetError(f"module {name} was changed while the search ran; restore it and run again")
 
-    def _answer(self, key: str, report: Report, *, log: str, **request: Any) -> dict[str, Any]:
-        """Send a request and return the answer that has ``key``.
+    def _answer(self, job: Job[T], report: Report = silent) -> T:
+        """Have the worker do a job, and return its answer.
 
         Raises:
             BackendError: the worker dies or takes too long.
@@ -392,32 +410,35 @@ class WorkerRunner:
         """
         self._has_judged = True
         try:
-            for message in self._ask(log, **request):
+            for message in self._ask(job):
                 if "stage" in message:
                     report(message["stage"])
-                if key in message:
-                    return message
+                if "answer" in message:
+                    answer: T = decoded(job.answer, message["answer"])
+                    return answer
         except (StageTimeoutError, WorkerDiedError) as failure:
-            self._refuse_failure_of_machine(log)
-            raise BackendError(f"the comparison failed: {failure}; see logs/{log}") from failure
-        raise BackendError(f"the worker's answer is incomplete; see logs/{log}")
+            self._refuse_failure_of_machine(job.log)
+            raise BackendError(f"the comparison failed: {failure}; see logs/{job.log}") from failure
+        raise BackendError(f"the worker's answer is incomplete; see logs/{job.log}")
 
-    def _ask(self, log: str, **request: Any) -> Iterator[dict[str, Any]]:
-        """Send a request and yield the answers; the worker is killed if it is too slow or reports an error."""
+    def _ask(self, job: Job[Any] | LoadModel) -> Iterator[dict[str, Any]]:
+        """Send a job and yield the answers; the worker is killed if it is too slow or reports an error."""
         assert self._worker is not None
-        file = real_path(self._folder) / samples.FOLDER / Path(log).with_suffix(".npz")
+        file = real_path(self._folder) / samples.FOLDER / Path(job.log).with_suffix(".npz")
         left_s = None if math.isinf(self.deadline_s) else self.deadline_s - time.monotonic()
-        message = {**request, "samples": str(file), "log": str(self._log(log)), "left_s": left_s}
-
-        is_opening = request["do"] == "open"
+        message = {
+            "job": type(job).__name__, "values": encoded(job), "samples": str(file), "log": str(self._log(job.log)),
+            "left_s": left_s,
+        }  # fmt: skip
+        is_loading = isinstance(job, LoadModel)
 
         def limit_s(stage: str) -> float:
-            is_run = request["do"] in ("open", "check") or stage not in ("start", Stage.COMPILE)
+            is_run = is_loading or isinstance(job, CheckMachine) or stage not in ("start", Stage.COMPILE)
             return max(MIN_RUN_TIMEOUT_S, self._compile_timeout_s) if is_run else self._compile_timeout_s
 
         try:
             yield from self._worker.ask(
-                message, limit_s, lambda: self.deadline_s, OPEN_TIMEOUT_S if is_opening else 0.0
+                message, limit_s, lambda: self.deadline_s, OPEN_TIMEOUT_S if is_loading else 0.0
             )
         except Exception:
             self.close()
@@ -427,7 +448,3 @@ class WorkerRunner:
         folder = self._folder / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         return real_path(folder) / name
-
-
-def _entries(plans: Sequence[NamedPlan]) -> list[list[Any]]:
-    return [[name, plan.to_dict()] for name, plan in plans]

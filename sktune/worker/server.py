@@ -17,19 +17,35 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+from sktune.core.codec import decoded, encoded
 from sktune.core.errors import (
     BackendError,
     MachineError,
+    OutOfMemoryDuringTrialError,
     SktuneError,
     TargetError,
     described,
     first_line,
     machine_failure,
 )
+from sktune.core.outcome import Outcome, Reason
+from sktune.measure import samples
+from sktune.measure.latency import Measurement
+from sktune.worker.jobs import (
+    CheckMachine,
+    Compare,
+    Deliver,
+    Judge,
+    LoadModel,
+    Opened,
+    SampleNoiseFloor,
+    Shortlist,
+    Verify,
+)
+from sktune.worker.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -41,42 +57,82 @@ MEMORY_SHARE = 0.9
 """Share of the memory available at the start that a worker may use before its allocations fail."""
 
 
-class Session:
-    """The state of one worker: the judge, which holds target and backend."""
+JOBS: Mapping[str, Any] = {
+    job.__name__: job for job in (LoadModel, CheckMachine, Judge, SampleNoiseFloor, Shortlist, Verify, Compare, Deliver)
+}
+
+
+class Session(Progress):
+    """The state of one worker: the evaluator, which holds target and backend. Answers are lines to the client."""
 
     def __init__(self, answers: TextIO, importing_s: float) -> None:
         self._answers, self._importing_s = answers, importing_s
-        self._judge: Any = None
+        self._evaluator: Any = None
+        self._samples = Path()
 
     def answer(self, **message: Any) -> None:
         """Send one line to the client."""
         self._answers.write(json.dumps(message) + "\n")
         self._answers.flush()
 
+    def heartbeat(self) -> None:
+        """See ``Progress``."""
+        self.answer(alive=True)
+
+    def scope(self, label: str) -> None:
+        """See ``Progress``."""
+        self.answer(scope=label)
+
+    def scored(self, outcome: Outcome) -> None:
+        """See ``Progress``."""
+        self.answer(scored=encoded(outcome))
+
+    def measured(self, names: Sequence[str], measurement: Measurement) -> None:
+        """Write the samples of a measurement into the job's file."""
+        try:
+            samples.write(self._samples, names, measurement)
+        except OSError as failure:  # a full disk says nothing about a plan
+            logger.warning("the samples could not be written: %s", failure)
+
     def serve(self, requests: TextIO) -> None:
-        """Answer requests until the client closes its pipe."""
+        """Do jobs until the client closes its pipe."""
         for line in requests:
             request = json.loads(line)
             try:
                 log_to(request["log"])
-                if self._judge and request["left_s"] is not None:
-                    self._judge.ends_s = time.monotonic() + request["left_s"]
-                getattr(self, "do_" + request["do"])(request)
+                self._samples = Path(request["samples"])
+                kind = JOBS[request["job"]]
+                self.answer(
+                    answer=encoded(self._done(decoded(kind, request["values"]), request["left_s"]), kind.answer)
+                )
+            except OutOfMemoryDuringTrialError as failure:
+                traceback.print_exc()
+                crashed = Outcome(Reason.CRASHED, f"out of memory: {failure}", blamed=failure.blamed)
+                self.answer(answer=encoded(crashed))
+                sys.exit(1)
             except SktuneError as failure:
                 self.answer(error=type(failure).__name__, message=str(failure))
                 traceback.print_exc()  # last: the disk may be full
             except Exception as failure:  # noqa: BLE001 - the client must get every error
-                kind = MachineError if machine_failure(failure) else BackendError
-                self.answer(error=kind.__name__, message=f"{described(failure)}; see {request['log']}")
+                error = MachineError if machine_failure(failure) else BackendError
+                self.answer(error=error.__name__, message=f"{described(failure)}; see {request['log']}")
                 traceback.print_exc()
 
-    def do_open(self, request: Mapping[str, Any]) -> None:
-        """Load the model, trace its layout, capture and record the baseline."""
+    def _done(self, job: Any, left_s: float | None) -> Any:
+        """Do a job, and return its answer."""
+        if isinstance(job, LoadModel):
+            return self._loaded(job)
+        if left_s is not None:
+            self._evaluator.ends_s = time.monotonic() + left_s
+        return job.run(self._evaluator, lambda stage: self.answer(stage=stage))
+
+    def _loaded(self, job: LoadModel) -> Opened:
+        """Load the model, unless it does not fit into memory."""
         from sktune.measure.devices import ran_out_of_memory
 
         limit_memory()  # only now: while this process was started, another worker may have held a model
         try:
-            self._open(request)
+            return self._load(job)
         except Exception as failure:
             if not ran_out_of_memory(failure):
                 raise
@@ -84,12 +140,11 @@ class Session:
             fix = "choose a smaller --scale, --batch or --context"
             raise TargetError(f"the model does not fit into memory: {reason}; {fix}") from failure
 
-    def _open(self, request: Mapping[str, Any]) -> None:
+    def _load(self, job: LoadModel) -> Opened:
         import torch
 
         from sktune.backends import backend_info
         from sktune.core.contents import imported_modules
-        from sktune.core.space import SpaceSpec
         from sktune.measure.devices import import_torch_npu, make_deterministic
         from sktune.targets import TargetSpec
         from sktune.targets.base import decode_inputs
@@ -98,13 +153,13 @@ class Session:
         from sktune.worker.evaluator import PlanEvaluator
 
         torch.set_grad_enabled(False)
-        spec = TargetSpec.from_dict(request["spec"])
+        spec = TargetSpec.from_dict(job.spec)
         info = backend_info(spec.backend)
         if spec.device == "npu":
             import_torch_npu()
         make_deterministic(spec.device)
         target = load(spec, takes_torchair=info.takes_torchair(spec.device))
-        layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
+        layout = trace_layout(target, job.space)
         caches = [
             Path(os.environ[name]) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR") if name in os.environ
         ]
@@ -113,117 +168,21 @@ class Session:
         backend = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
         if info.is_simulated:
             layout = layout.with_time_shares(backend.time_shares())  # on the meta device nothing takes time
-        if request["is_first"]:
+        if job.is_first:
             layout = backend.with_operators(layout)
-        facts = {} if request["delivered"] is None else {"not_delivered": _install(info, *request["delivered"])}
-        self._judge = PlanEvaluator(target, backend, lambda: self.answer(alive=True))
-        self.answer(
-            opened={
-                "layout": layout.to_dict(),
-                "description": "; ".join(filter(None, (target.description or spec.name, backend.notes))),
-                "facts": {"model_difference": self._judge.model_difference, **facts},
-                "modules": modules,
-                "baseline_digest": self._judge.baseline_digest if request["is_first"] else "",
-                "seconds": {
-                    "load": loaded - STARTED_S - self._importing_s,
-                    "baseline": time.perf_counter() - loaded + self._importing_s,
-                },
-            }
+        facts = {} if job.delivered is None else {"not_delivered": info.install(*job.delivered)}
+        self._evaluator = PlanEvaluator(target, backend, self)
+        return Opened(
+            layout,
+            "; ".join(filter(None, (target.description or spec.name, backend.notes))),
+            seconds={
+                "load": loaded - STARTED_S - self._importing_s,
+                "baseline": time.perf_counter() - loaded + self._importing_s,
+            },
+            facts={"model_difference": self._evaluator.model_difference, **facts},
+            modules=modules,
+            baseline_digest=self._evaluator.baseline_digest if job.is_first else "",
         )
-
-    def do_trial(self, request: Mapping[str, Any]) -> None:
-        """Judge one plan."""
-        from sktune.core.outcome import Outcome, Reason
-        from sktune.core.plan import Plan
-        from sktune.measure.noise_floor import Threshold
-        from sktune.worker.evaluator import OutOfMemoryDuringTrialError
-
-        try:
-            outcome = self._judge.judge(
-                Plan.from_dict(request["plan"]),
-                self._stage,
-                known=request["known"],
-                banned=request["banned"],
-                threshold=Threshold(**request["threshold"]),
-                keep=_sample_sink(request),
-                on_scope=lambda label: self.answer(scope=label),
-                on_score=lambda outcome: self.answer(scored=outcome.to_dict()),
-            )
-        except OutOfMemoryDuringTrialError as failure:
-            traceback.print_exc()
-            crashed = Outcome(Reason.CRASHED, f"out of memory: {failure}", blamed=failure.blamed)
-            self.answer(outcome=crashed.to_dict())
-            sys.exit(1)
-        self.answer(outcome=outcome.to_dict())
-
-    def do_check(self, request: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Compile one operator."""
-        self._stage("compile")
-        self._judge.check_machine()
-        self.answer(sound=True)
-
-    def do_floor(self, request: Mapping[str, Any]) -> None:
-        """Compare the baseline with itself."""
-        sample = self._judge.sample_noise_floor(request["before_trial"], _sample_sink(request))
-        self.answer(floor=sample and sample.to_dict())
-
-    def do_shortlist(self, request: Mapping[str, Any]) -> None:
-        """Rank plans by speed."""
-        self.answer(shortlisted=self._judge.shortlisted(_plans(request), self._stage, _sample_sink(request)))
-
-    def do_verify(self, request: Mapping[str, Any]) -> None:
-        """Compare a plan with the baseline far more thoroughly than a trial does."""
-        from sktune.core.plan import Plan
-
-        verified = self._judge.verify(
-            Plan.from_dict(request["plan"]), self._stage, steps=request["steps"], seconds=request["seconds"],
-            banned=request["banned"],
-        )  # fmt: skip
-        self.answer(verified=verified and verified.to_dict())
-
-    def do_final(self, request: Mapping[str, Any]) -> None:
-        """Compare the fastest plans."""
-        rows, noise = self._judge.final(
-            _plans(request), self._stage, references=request["references"], keep=_sample_sink(request)
-        )
-        self.answer(final=[asdict(row) for row in rows], noise=noise)
-
-    def do_deliver(self, request: Mapping[str, Any]) -> None:
-        """Write a plan's compiled code into a folder."""
-        from sktune.core.plan import Plan
-
-        self._stage("compile")
-        delivery = self._judge.deliver(Plan.from_dict(request["plan"]), Path(request["folder"]))
-        self.answer(delivered=delivery and delivery.to_dict())
-
-    def _stage(self, name: str) -> None:
-        self.answer(stage=name)
-
-
-def _install(info: Any, folder: str, delivery: Mapping[str, Any]) -> str:
-    """Load delivered code; return why that failed, "" if it did not."""
-    from sktune.core.delivery import Delivery
-
-    return str(info.install(Path(folder), Delivery.from_dict(delivery)))
-
-
-def _plans(request: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    from sktune.core.plan import Plan
-
-    return [(name, Plan.from_dict(plan)) for name, plan in request["plans"]]
-
-
-def _sample_sink(request: Mapping[str, Any]) -> Any:
-    """Return a ``SampleSink`` that writes to the request's file."""
-    from sktune.measure import samples
-
-    def keep(names: Sequence[str], measurement: Any) -> None:
-        try:
-            samples.write(Path(request["samples"]), names, measurement)
-        except OSError as failure:  # a full disk says nothing about a plan
-            logger.warning("the samples could not be written: %s", failure)
-
-    return keep
 
 
 def log_to(path: str) -> None:

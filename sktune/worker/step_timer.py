@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,22 +11,16 @@ import torch
 from sktune.backends.base import Compiled, Step
 from sktune.core.outcome import Speedup
 from sktune.measure import latency, machine
-from sktune.measure.latency import Budget, Contender, Device, Measurement
+from sktune.measure.latency import Budget, Contender, Device
 from sktune.measure.machine import MachineLoad
 from sktune.targets.base import Inputs
+from sktune.worker.progress import Progress
 from sktune.worker.replays import Replay, copied
 
 SHORT_S = 0.002
 """A step below this leaves time for enough rounds in any budget."""
 PACE_S, PACE_RUNS = 0.1, 3
 """Least time and runs that show a longer step's duration; the machine's counters advance by 10 ms."""
-
-SampleSink = Callable[[Sequence[str], Measurement], None]
-"""Receives the names of the contenders and all their samples."""
-
-
-def discard(names: Sequence[str], measurement: Measurement) -> None:
-    """Ignore all samples."""
 
 
 class StepTimer:
@@ -35,11 +29,11 @@ class StepTimer:
     Args:
         device: where they run.
         replay: the replay whose start is that of each timed step; None if latencies are computed.
-        heartbeat: called from time to time during measurements.
+        progress: is told of signs of life and of samples.
     """
 
-    def __init__(self, device: Device, replay: Replay | None, heartbeat: Callable[[], None]) -> None:
-        self._device, self._replay_or_none, self._heartbeat = device, replay, heartbeat
+    def __init__(self, device: Device, replay: Replay | None, progress: Progress) -> None:
+        self._device, self._replay_or_none, self._progress = device, replay, progress
 
     @property
     def _replay(self) -> Replay:
@@ -65,14 +59,13 @@ class StepTimer:
         times = [time_s()]
         while len(times) < PACE_RUNS or time.perf_counter() - began < PACE_S:
             times.append(time_s())
-            self._heartbeat()
+            self._progress.heartbeat()
         return 0.0 if machine.disturbance(before, machine.read()) else min(times)
 
     def compare(
         self,
         entries: Mapping[str, Compiled],
         budget: Budget,
-        keep: SampleSink = discard,
         enough: Callable[[Speedup], bool] = lambda speedup: False,
     ) -> tuple[dict[str, Speedup], str]:
         """Time ``entries``, the baseline first; return their speedups over it and the machine's noise."""
@@ -83,12 +76,12 @@ class StepTimer:
             contenders = [self._contender(entry.step) for entry in entries.values()]
             # A new random order for each measurement: a fixed order would repeat the same error.
             measurement = latency.measure(contenders, budget, np.random.default_rng(), self._device, enough, self._load)
-        keep(list(entries), measurement)
+        self._progress.measured(list(entries), measurement)
         speedups = {name: latency.compare(measurement.counted, index) for index, name in enumerate(entries)}
         return speedups, measurement.noise
 
     def _load(self) -> MachineLoad | None:
-        self._heartbeat()
+        self._progress.heartbeat()
         return machine.read()
 
     def _contender(self, step: Step) -> Contender:

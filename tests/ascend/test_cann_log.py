@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sktune.ascend.cann_codes import TABLE, code
-from sktune.ascend.cann_log import FAILURES, MAX_LINE_LENGTH, Kind, cause, explain, explain_files
+from sktune.ascend.cann_log import FAILURES, MAX_LINE_LENGTH, TABLE, Kind, cause, code, explain, explain_files
 from sktune.core.errors import BadInputError
 from tests.builders import TESTS
 

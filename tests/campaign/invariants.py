@@ -92,6 +92,12 @@ def _was_refused(fault: Fault, seen: Aftermath) -> bool:
     return is_damaged and not seen.reported and "name another --study" in seen.messages[1]
 
 
+def _has_no_answer(fault: Fault, seen: Aftermath) -> bool:
+    """Whether the fault made every plan of the model fail, so that none could be measured, as the next search says."""
+    says_so = "Nothing could be tried: no plan could be measured" in seen.messages[1]
+    return fault.whom == "model" and seen.exit_codes[1] == 1 and says_so
+
+
 def _endings(fault: Fault, seen: Aftermath) -> Iterator[str]:
     for name, code, text in zip(("disturbed", "next"), seen.exit_codes, seen.messages, strict=True):
         last = text.strip().splitlines()[-1:]
@@ -107,7 +113,7 @@ def _endings(fault: Fault, seen: Aftermath) -> Iterator[str]:
                 yield f"the {name} search's message has no way out: {line}"
             if len([each for each in text.splitlines() if each.startswith("error: ")]) > 1:
                 yield f"the {name} search printed more than one error"
-    if seen.exit_codes[1] not in (0, None) and not _was_refused(fault, seen):
+    if seen.exit_codes[1] not in (0, None) and not (_was_refused(fault, seen) or _has_no_answer(fault, seen)):
         yield f"the next search ended with {seen.exit_codes[1]}: {seen.messages[1].strip().splitlines()[-1:]}"
 
 

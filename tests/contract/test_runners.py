@@ -22,7 +22,17 @@ from sktune.measure.winner import BASELINE
 from sktune.recipes.runner import ProgramRunner
 from sktune.targets import RecipeSpec, describe
 from sktune.worker import RUNNERS, make_runner
-from sktune.worker.jobs import CompareRequest, JudgeRequest, NamedPlan, Runner, RunnerSetup, VerifyRequest
+from sktune.worker.jobs import (
+    Compare,
+    Deliver,
+    Judge,
+    NamedPlan,
+    Runner,
+    RunnerSetup,
+    SampleNoiseFloor,
+    Shortlist,
+    Verify,
+)
 from sktune.worker.runner import WorkerRunner
 from tests import warm
 from tests.fake_runner import FakeRunner
@@ -90,7 +100,7 @@ def test_opening_says_what_is_tuned(runner: Runner) -> None:
 def test_a_trial_ends_in_an_outcome(runner: Runner, plans: list[NamedPlan]) -> None:
     """Its stages are known, its seconds are listed by stage, and it survives the study's JSON."""
     stages: list[str] = []
-    outcome = runner.judge(JudgeRequest(plans[0][1], "trial-0000.log"), stages.append)
+    outcome = runner.run(Judge(plans[0][1], "trial-0000.log"), stages.append)
     assert outcome.is_feasible, outcome.detail
     assert outcome.speedup is not None
     assert stages[0] == Stage.COMPILE
@@ -103,8 +113,8 @@ def test_a_trial_ends_in_an_outcome(runner: Runner, plans: list[NamedPlan]) -> N
 
 def test_a_plan_is_held_to_its_threshold(runner: Runner, plans: list[NamedPlan]) -> None:
     """A difference below the noise floor is no win."""
-    request = JudgeRequest(plans[0][1], "trial-0001.log", threshold=Threshold(noise_floor=5.0))
-    outcome = runner.judge(request, silent)
+    request = Judge(plans[0][1], "trial-0001.log", threshold=Threshold(noise_floor=5.0))
+    outcome = runner.run(request, silent)
     assert outcome.noise_floor == 5.0
     assert outcome.comparison != "faster"
     assert outcome.reason in (None, Reason.SLOWER)
@@ -112,26 +122,26 @@ def test_a_plan_is_held_to_its_threshold(runner: Runner, plans: list[NamedPlan])
 
 def test_the_noise_floor_is_sampled_where_time_is_measured(runner: Runner) -> None:
     """Nowhere else is there noise."""
-    sample = runner.sample_noise_floor(0)
+    sample = runner.run(SampleNoiseFloor(0))
     assert (sample is not None) is runner.open().traits.measures_time
     assert sample is None or (sample.before_trial == 0 and sample.speedup.ratio > 0)
 
 
 def test_a_shortlist_is_an_order(runner: Runner, plans: list[NamedPlan]) -> None:
     """Of all plans."""
-    assert sorted(runner.shortlist(plans, silent)) == ["1", "2"]
+    assert sorted(runner.run(Shortlist(plans))) == ["1", "2"]
 
 
 def test_a_sound_plan_is_verified(runner: Runner, plans: list[NamedPlan]) -> None:
     """It is identical on the steps that were compared; what is computed has no bits."""
-    found = runner.verify(VerifyRequest(*plans[0], STEPS), silent)
+    found = runner.run(Verify(*plans[0], STEPS), silent)
     assert (found is not None) is runner.open().traits.measures_time
     assert found is None or (found.is_identical and found.steps > 0)
 
 
 def test_a_comparison_has_a_row_for_each(runner: Runner, plans: list[NamedPlan]) -> None:
     """The baseline's first, to which all are compared, and whose bits are its own."""
-    found = runner.compare(CompareRequest(plans, process=2), silent)
+    found = runner.run(Compare(plans, process=2), silent)
     assert found.rows[0].name == BASELINE
     assert {"1", "2"} <= {row.name for row in found.rows}
     assert all(row.speedup is not None for row in found.rows), found.rows
@@ -143,7 +153,7 @@ def test_a_comparison_has_a_row_for_each(runner: Runner, plans: list[NamedPlan])
 
 def test_what_is_delivered_can_be_checked(runner: Runner, plans: list[NamedPlan], tmp_path: Path) -> None:
     """Or nothing is."""
-    delivery = runner.deliver(plans[0][1], tmp_path / "artifacts", silent)
+    delivery = runner.run(Deliver(plans[0][1], tmp_path / "artifacts"))
     assert delivery is None or delivery.contents(tmp_path / "artifacts")
 
 
@@ -161,9 +171,9 @@ def test_a_deadline_ends_a_request_and_not_the_runner(runner: Runner, plans: lis
     runner.open()
     runner.deadline_s = min(time.monotonic(), 0.0)
     with pytest.raises(OutOfTimeError):
-        runner.judge(JudgeRequest(plans[0][1], "trial-0002.log"), silent)
+        runner.run(Judge(plans[0][1], "trial-0002.log"), silent)
     runner.deadline_s = math.inf
-    assert runner.judge(JudgeRequest(plans[0][1], "trial-0002.log"), silent).is_feasible
+    assert runner.run(Judge(plans[0][1], "trial-0002.log"), silent).is_feasible
 
 
 def test_a_closed_runner_opens_again(runner: Runner, plans: list[NamedPlan]) -> None:
@@ -171,7 +181,7 @@ def test_a_closed_runner_opens_again(runner: Runner, plans: list[NamedPlan]) -> 
     layout = runner.open().layout
     runner.close()
     runner.close()
-    assert runner.judge(JudgeRequest(plans[0][1], "trial-0003.log"), silent).is_feasible
+    assert runner.run(Judge(plans[0][1], "trial-0003.log"), silent).is_feasible
     assert runner.open().layout == layout
 
 

@@ -15,7 +15,7 @@ from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
-from sktune.worker.jobs import CompareRequest, JudgeRequest, RunnerSetup
+from sktune.worker.jobs import Compare, Judge, RunnerSetup
 from sktune.worker.runner import WorkerRunner
 from tests.builders import TESTS
 
@@ -36,7 +36,7 @@ def faulty(fault: str, folder: Path, cache: Path) -> Iterator[tuple[WorkerRunner
 
 def judged(runner: WorkerRunner, plan: Plan) -> Outcome:
     """Return what becomes of a plan."""
-    return runner.judge(JudgeRequest(plan, "trial-0000.log"), lambda stage: None)
+    return runner.run(Judge(plan, "trial-0000.log"), lambda stage: None)
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_a_finalist_that_ends_its_process_costs_itself_alone(
     # What other faults have compiled of the same graph must not be found.
     with faulty("ends_later_workers", tmp_path, tmp_path / "cache") as (runner, plans):
         given = [("1", plans["both"]), ("2", plans["sound"])]
-        rows = runner.compare(CompareRequest(given), lambda stage: None).rows
+        rows = runner.run(Compare(given), lambda stage: None).rows
     assert [row.name for row in rows] == ["baseline", "baseline again", "2", "1"]
     assert rows[-1].speedup is None
     assert "SIGKILL" in rows[-1].verdict

@@ -17,7 +17,7 @@ from sktune.core.verification import DEFAULT_VERIFY_STEPS
 from sktune.study.result import stored_result
 from sktune.targets import describe
 from sktune.targets.presets import load_space
-from sktune.worker.jobs import JudgeRequest, RunnerSetup, VerifyRequest
+from sktune.worker.jobs import Judge, RunnerSetup, Verify
 from sktune.worker.runner import WorkerRunner
 from tests.builders import OWN_MODEL, TESTS
 
@@ -32,8 +32,8 @@ def test_a_plan_that_differs_in_one_slot_is_found_before_it_is_claimed(tmp_path:
     plan = Plan(tuple(Scope(f"layers.{layer}.mix", f"layers.{layer}.fault", options) for layer in range(2)))
     space = load_space(FAULTY.with_suffix(".yaml"))
     with WorkerRunner(RunnerSetup(spec, space, tmp_path, compile_cache, 120)) as runner:
-        outcome = runner.judge(JudgeRequest(plan, "trial.log"), lambda stage: None)
-        verified = runner.verify(VerifyRequest("0", plan, 320), lambda stage: None)
+        outcome = runner.run(Judge(plan, "trial.log"), lambda stage: None)
+        verified = runner.run(Verify("0", plan, 320), lambda stage: None)
     assert outcome.is_feasible  # the trial alone would have let it win
     assert verified and not verified.is_identical
     after = outcome.after(verified)
@@ -87,7 +87,7 @@ def test_plans_that_differ_on_rare_steps_are_rejected(tmp_path: Path, units: tup
         names = [unit.name for unit in runner.open().layout.units]
         first, last = ([name for name in names if name.endswith(f".{unit}")] for unit in units)
         plan = Plan(tuple(Scope(*ends, options) for ends in zip(first, last, strict=True)))
-        verified = runner.verify(VerifyRequest("1", plan, DEFAULT_VERIFY_STEPS), lambda stage: None)
+        verified = runner.run(Verify("1", plan, DEFAULT_VERIFY_STEPS), lambda stage: None)
     assert verified and not verified.is_identical
     assert verified.changes_bits
     assert set(verified.changes_bits) <= {scope.label for scope in plan.scopes}

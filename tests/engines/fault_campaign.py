@@ -21,7 +21,7 @@ from sktune.study.study import Proposal, TuningStudy, sqlite_url
 from sktune.tuning.coordinator import Coordinator
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
-from sktune.worker.jobs import JudgeRequest
+from sktune.worker.jobs import Judge
 from tests.builders import decoder_layout
 from tests.engines.faulty_engine import START_S, Fault, FaultyEngine, KilledError, VirtualTime
 from tests.fake_runner import SPACE, FakeRunner, _empty_database, latency_by_units
@@ -193,7 +193,7 @@ def problems(campaign: Campaign, trials: int = TRIALS) -> list[str]:
     for record in result.trials:
         if record.outcome is None or record.plan.is_baseline:
             continue
-        expected = sound.judge(JudgeRequest(record.plan, ""), lambda stage: None)
+        expected = sound.run(Judge(record.plan, ""), lambda stage: None)
         reasons = {outcome.reason if outcome.reason is not Reason.SLOWER else None
                    for outcome in (expected, record.outcome)}  # fmt: skip
         if len(reasons) > 1:

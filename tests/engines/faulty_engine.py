@@ -23,7 +23,7 @@ from sktune.engines.base import (
     StageBegan,
     Worker,
 )
-from sktune.worker.jobs import DurationEstimates, JudgeRequest, Opened, OpenTarget
+from sktune.worker.jobs import DurationEstimates, Judge, Opened, OpenTarget
 from tests.fake_runner import FakeRunner
 
 START_S = 1e6
@@ -125,7 +125,7 @@ class FaultyEngine:
             self._at(0.1, worker, lambda: [Began(worker, call.number)])
             return
         delay_s = self._duration_s(call) * (3.0 if ("slow", die) in self.active else 1.0)
-        if isinstance(call.job, JudgeRequest):
+        if isinstance(call.job, Judge):
             self.busy[worker] = call.job.plan
             self._at(0.1, worker, lambda: [Began(worker, call.number), StageBegan(worker, call.number, "compile")])
         self._at(delay_s, worker, lambda: self._answer(worker, call))
@@ -169,18 +169,18 @@ class FaultyEngine:
         self._at(delay_s, None, join)
 
     def _duration_s(self, call: RunnerCall) -> float:
-        longest_s = {OpenTarget: OPEN_S, JudgeRequest: JUDGE_S}.get(type(call.job), OTHER_S)
+        longest_s = {OpenTarget: OPEN_S, Judge: JUDGE_S}.get(type(call.job), OTHER_S)
         return longest_s * self._random.uniform(0.5, 1.5)
 
     def _answer(self, worker: Worker, call: RunnerCall) -> Sequence[EngineEvent]:
         self.busy.pop(worker, None)
         die, runner = self._index(worker), self._runners[worker]
-        trial = call.job if isinstance(call.job, JudgeRequest) else None
+        trial = call.job if isinstance(call.job, Judge) else None
         if trial and int(trial.log[6:10]) in self.deadly:
             self._start(die, RESTART_S)
             return self._lose(die, "the node died")
         try:
-            value: Any = call.job.run(runner, lambda stage: None)
+            value: Any = runner.open() if isinstance(call.job, OpenTarget) else runner.run(call.job)
         except (SktuneError, OutOfTimeError) as failure:
             return [Raised(worker, call.number, failure)]
         if trial:
@@ -199,7 +199,7 @@ class FaultyEngine:
             return ()
         return answers
 
-    def _spoilt(self, die: int, request: JudgeRequest, outcome: Outcome) -> Outcome:
+    def _spoilt(self, die: int, request: Judge, outcome: Outcome) -> Outcome:
         """Return what a faulty die makes of an outcome."""
         if ("hangs plans", die) in self.active:
             return Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE)

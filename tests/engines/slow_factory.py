@@ -3,18 +3,20 @@
 import os
 import time
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from sktune.core.files import write_text
 from sktune.core.outcome import Outcome
 from sktune.worker import process
-from sktune.worker.jobs import JudgeRequest, Opened, Report, RunnerSetup
+from sktune.worker.jobs import Job, Judge, Opened, Report, RunnerSetup, silent
 from sktune.worker.runner import WorkerRunner
 from tests.engines.fault_campaign import LAYOUT, truth
 from tests.fake_runner import FakeRunner
 from tests.warm import ADDRESS
 
 JUDGE_S = 0.5
+
+T = TypeVar("T")
 
 
 def list_process(setup: RunnerSetup) -> None:
@@ -32,7 +34,7 @@ class SleepingRunner(FakeRunner):
         list_process(self.setup)
         return super().__enter__()
 
-    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
+    def judge(self, request: Judge, report: Report, /) -> Outcome:
         """Judge a plan after a while."""
         report("compile")
         time.sleep(JUDGE_S)
@@ -58,10 +60,11 @@ class SleepingWorker(WorkerRunner):
         write_text(self._list / f"{os.getpid()}.worker", numbers)  # whole at any time: others kill what it names
         return opened
 
-    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
-        """Judge a plan after a while."""
-        time.sleep(JUDGE_S)
-        return super().judge(request, report)
+    def run(self, job: Job[T], report: Report = silent, /) -> T:
+        """Do a job, and judge a plan after a while."""
+        if isinstance(job, Judge):
+            time.sleep(JUDGE_S)
+        return super().run(job, report)
 
 
 def sleeping(setup: RunnerSetup) -> SleepingRunner:

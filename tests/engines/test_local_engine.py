@@ -32,7 +32,7 @@ from sktune.targets import describe
 from sktune.tuning.fleet import Fleet
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
-from sktune.worker.jobs import JudgeRequest, OpenTarget, RunnerFactory, RunnerSetup, RunnerTraits
+from sktune.worker.jobs import Judge, OpenTarget, Report, RunnerFactory, RunnerSetup, RunnerTraits, SampleNoiseFloor
 from tests.engines.fault_campaign import LAYOUT, Site
 from tests.engines.slow_factory import SleepingRunner
 from tests.fake_runner import SPACE, FakeRunner, latency_by_units
@@ -60,7 +60,7 @@ def test_workers_judge_at_the_same_time(tmp_path: Path) -> None:
     with LocalEngine(setup(tmp_path), dies, lambda setup: SleepingRunner(layout=LAYOUT, setup=setup)) as engine:
         workers = [event.worker for event in events_of(engine, 3) if isinstance(event, Joined)]
         for number, worker in enumerate(workers):
-            engine.submit(worker, RunnerCall(number, JudgeRequest(Plan(), "trial-0000.log")))
+            engine.submit(worker, RunnerCall(number, Judge(Plan(), "trial-0000.log")))
         events = events_of(engine, 9)
     firsts = [type(event) for event in events[:3]]
     assert Answered not in firsts  # each began before another had ended
@@ -195,11 +195,11 @@ def test_trials_go_on_while_one_worker_samples_the_noise_floor(tmp_path: Path) -
     sampled, leased_again = threading.Event(), threading.Event()
 
     class Runner(FakeRunner):
-        def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
-            if before_trial:
+        def sample_noise_floor(self, job: SampleNoiseFloor, report: Report, /) -> NoiseFloorSample | None:
+            if job.before_trial:
                 sampled.set()
                 assert leased_again.wait(30)
-            return super().sample_noise_floor(before_trial)
+            return super().sample_noise_floor(job, report)
 
     def listen(event: Event) -> None:
         events.append(event)

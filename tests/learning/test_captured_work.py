@@ -11,8 +11,7 @@ from sktune.backends.inductor.backend import InductorBackend
 from sktune.core.layout import CapturedWork, Layer, Layout, Unit
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
-from sktune.learning.observations import Observation, ScopeSaving
-from sktune.learning.savings import SegmentModel
+from sktune.learning.savings import Observation, ScopeSaving, SegmentModel
 from sktune.learning.segments import SegmentCatalogue
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.tracing import trace_layout

@@ -45,7 +45,7 @@ from sktune.targets import RecipeSpec
 from sktune.targets.recipe import read_recipe
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
-from sktune.worker.jobs import CompareRequest, JudgeRequest
+from sktune.worker.jobs import Compare, Judge, SampleNoiseFloor
 from tests import warm
 from tests.builders import TESTS, study_of
 from tests.recipes.reporting import program_runner, reporting
@@ -347,7 +347,7 @@ def test_a_file_of_the_users_is_not_taken_for_the_yamls_copy(tmp_path: Path) -> 
         assert not mine.exists()
         assert yaml.safe_load((tmp_path / "left.yaml").read_text()) == {"x": 3}
         (tmp_path / "left.yaml").rename(mine)
-        runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
+        runner.run(Judge(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
         assert not mine.exists()
 
 
@@ -356,7 +356,7 @@ def test_folders_of_runs_may_be_deleted_between_two(tmp_path: Path) -> None:
     with reporting(tmp_path) as runner:
         runner.open()
         shutil.rmtree(tmp_path / "study" / "work" / "run-0001")
-        runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
+        runner.run(Judge(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
     assert [path.name[-1] for path in sorted((tmp_path / "study" / "work").iterdir())] == ["2", "3", "4"]
 
 
@@ -366,7 +366,7 @@ def test_a_resumed_search_reads_its_own_runs_alone(tmp_path: Path) -> None:
     for _ in range(2):
         with reporting(tmp_path) as runner:
             runner.open()
-            outcome = runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
+            outcome = runner.run(Judge(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
         assert outcome.reason is not Reason.CRASHED, outcome.detail
         ratios.append(outcome.speedup)
     assert ratios[0] == ratios[1]
@@ -382,7 +382,7 @@ def test_logs_are_found_if_the_clock_was_set_back(tmp_path: Path) -> None:
     )
     with reporting(tmp_path, command=[sys.executable, "-c", "; ".join(lines)], logs="log_*.log") as runner:
         runner.open()
-        outcome = runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
+        outcome = runner.run(Judge(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
     assert outcome.reason is not Reason.CRASHED, outcome.detail
     assert len(list((tmp_path / "study" / "logs").glob("trial.log_*.log"))) == 1
 
@@ -400,7 +400,7 @@ def judge(runner: ProgramRunner, fault: str, **changes: object) -> Outcome:
     """Return what becomes of a plan whose ranks have ``fault``."""
     recipe = runner._recipe.model_copy(update={"environment": {"FAULT": fault}, **changes})
     runner._runs.launcher._recipe = runner._runs.recipe = runner._recipe = recipe
-    return runner.judge(JudgeRequest(scoped(), f"trial-{fault}.log"), lambda stage: None)
+    return runner.run(Judge(scoped(), f"trial-{fault}.log"), lambda stage: None)
 
 
 @pytest.mark.slow
@@ -448,13 +448,13 @@ def test_what_a_program_does_is_an_outcome(
     try:
         with reporting(tmp_path, environment={"FAULT": fault}, timeout_s=8) as runner:
             plan = Plan((Scope("a", "a"),))
-            outcome = runner.judge(JudgeRequest(plan, "trial.log"), lambda stage: None)
+            outcome = runner.run(Judge(plan, "trial.log"), lambda stage: None)
             assert (outcome.reason, outcome.detail.partition("; set")[0]) == (reason, detail)
             assert outcome.blamed == "a"
             assert outcome.stage is not Stage.COMPILE
             here = runner._runs.launcher._hosts[0]
             assert isinstance(here, LocalPeer) and not here.members()
-            assert runner.sample_noise_floor(1)
+            assert runner.run(SampleNoiseFloor(1))
         assert beside.poll() is None
     finally:
         beside.kill()
@@ -467,15 +467,15 @@ def test_a_machine_that_fails_is_no_outcome(tmp_path: Path, fault: str) -> None:
         reporting(tmp_path, environment={"FAULT": fault}) as runner,
         pytest.raises(MachineError, match=r"the machine fails, not the plan: .*No space left on device; mend that"),
     ):
-        runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
+        runner.run(Judge(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
 
 
 def test_a_finalist_that_is_killed_once_is_compared_all_the_same(tmp_path: Path) -> None:
     """It has passed its trial: a single failure may come from outside, and only a second one counts."""
     plan = Plan((Scope("a", "a"),))
     with reporting(tmp_path, environment={"FAULT": "refuse once:5"}) as runner:
-        assert runner.judge(JudgeRequest(plan, "trial.log"), lambda stage: None).is_complete
-        rows = runner.compare(CompareRequest([("0", plan)]), lambda stage: None).rows
+        assert runner.run(Judge(plan, "trial.log"), lambda stage: None).is_complete
+        rows = runner.run(Compare([("0", plan)]), lambda stage: None).rows
     assert [row.verdict for row in rows if row.name == "0"] == ["identical on 8 steps"]
     assert len(list(tmp_path.rglob("final-1-0*.log"))) == 2
 

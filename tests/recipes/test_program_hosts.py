@@ -18,7 +18,7 @@ from sktune.recipes.yaml_copy import copy_paths
 from sktune.targets.recipe import read_recipe
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
-from sktune.worker.jobs import JudgeRequest
+from sktune.worker.jobs import Judge
 from sktune.worker.process_tree import is_alive
 from tests.recipes.host_group import OtherHost, runner_on, write_program
 
@@ -38,7 +38,7 @@ def group() -> tuple[LocalPeer, OtherHost]:
 
 def judge(runner: ProgramRunner, unit: str = "b") -> Outcome:
     """Return what becomes of a plan with one scope."""
-    return runner.judge(JudgeRequest(Plan((Scope(unit, unit),)), "trial.log"), lambda stage: None)
+    return runner.run(Judge(Plan((Scope(unit, unit),)), "trial.log"), lambda stage: None)
 
 
 def left(folder: Path) -> list[int]:

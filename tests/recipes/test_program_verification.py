@@ -22,7 +22,7 @@ from sktune.program.sktune_program.task import VERIFIED_STEPS, RankTask, is_base
 from sktune.recipes.rank_reports import RankReport, draw_turns, read_reports
 from sktune.recipes.runner import ProgramRunner
 from sktune.targets.marks import InductorScope
-from sktune.worker.jobs import JudgeRequest, VerifyRequest
+from sktune.worker.jobs import Judge, Verify
 from tests import warm
 from tests.builders import TESTS
 from tests.recipes.reporting import program_runner, reporting
@@ -68,7 +68,7 @@ class TestNothingToCompare:
         ):
             runner.open()
         with faulty_program(tmp_path / "stateless", "keeps nothing", stateless=True) as runner:
-            assert runner.judge(JudgeRequest(PLAN, "trial.log"), silent).is_feasible
+            assert runner.run(Judge(PLAN, "trial.log"), silent).is_feasible
 
     def test_state_that_never_changes_is_reported(self, tmp_path: Path) -> None:
         """As the cache is then where sktune does not look, unless the recipe says that the step is stateless."""
@@ -85,7 +85,7 @@ class TestBounds:
     def test_a_trial_reports_how_much_it_compared(self, tmp_path: Path) -> None:
         """Eight steps, with the elements of outputs and state."""
         with faulty_program(tmp_path, "") as runner:
-            outcome = runner.judge(JudgeRequest(PLAN, "trial.log"), silent)
+            outcome = runner.run(Judge(PLAN, "trial.log"), silent)
         assert outcome.verification is not None
         assert str(outcome.verification) == "identical on 8 steps; at 95% fewer than 1 step in 3 differs"
         assert (outcome.verification.contexts, outcome.verification.elements) == (1, 8 * 5 + 3)
@@ -93,8 +93,8 @@ class TestBounds:
     def test_finalists_are_compared_on_all_steps(self, tmp_path: Path) -> None:
         """Or on the requested number."""
         with faulty_program(tmp_path, "") as runner:
-            verified = [runner.verify(VerifyRequest(name, PLAN, 2048), silent) for name in "12"]
-            fewer = runner.verify(VerifyRequest("1", PLAN, 20), silent)
+            verified = [runner.run(Verify(name, PLAN, 2048), silent) for name in "12"]
+            fewer = runner.run(Verify("1", PLAN, 20), silent)
         assert [each and each.steps for each in verified] == [STEPS, STEPS]
         assert verified[0] and verified[0].is_identical
         assert verified[0].elements == STEPS * 5 + 2 * 3  # the state after the first steps and after the last
@@ -111,8 +111,8 @@ class TestBounds:
     def test_verification_finds_what_differs_late(self, tmp_path: Path, fault: str, difference: str) -> None:
         """The trial compares eight steps; a verification compares them all."""
         with faulty_program(tmp_path, fault) as runner:
-            outcome = runner.judge(JudgeRequest(PLAN, "trial.log"), silent)
-            verified = runner.verify(VerifyRequest("1", PLAN, 2048), silent)
+            outcome = runner.run(Judge(PLAN, "trial.log"), silent)
+            verified = runner.run(Verify("1", PLAN, 2048), silent)
         assert outcome.is_feasible
         assert verified and str(verified) == difference
         assert outcome.after(verified).reason is Reason.MISMATCH
@@ -121,7 +121,7 @@ class TestBounds:
     def test_what_differs_early_is_a_mismatch(self, tmp_path: Path) -> None:
         """The verification has the difference."""
         with faulty_program(tmp_path, "output:3") as runner:
-            outcome = runner.judge(JudgeRequest(PLAN, "trial.log"), silent)
+            outcome = runner.run(Judge(PLAN, "trial.log"), silent)
         assert outcome.reason is Reason.MISMATCH
         assert outcome.verification is not None
         assert str(outcome.verification) == outcome.detail == "rank 0, step 3: output differs from the baseline's"
@@ -132,22 +132,22 @@ class TestBounds:
             runner.open()
             with pytest.raises(NotDeterministicError, match=r"not deterministic.*step 20"):
                 for name in "12":
-                    runner.verify(VerifyRequest(name, PLAN, 2048), silent)
+                    runner.run(Verify(name, PLAN, 2048), silent)
         with faulty_program(tmp_path / "state", "unsteady state:20") as runner:
-            verified = [runner.verify(VerifyRequest(name, PLAN, 2048), silent) for name in "12"]
+            verified = [runner.run(Verify(name, PLAN, 2048), silent) for name in "12"]
         assert all(each and each.is_identical for each in verified)
         assert verified[-1] and verified[-1].elements == STEPS * 5  # none of the state is left
 
     def test_without_time_nothing_more_is_compared(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """The trial's verification and its bound stand."""
         with faulty_program(tmp_path, "") as runner, caplog.at_level(logging.WARNING):
-            assert runner.verify(VerifyRequest("1", PLAN, 2048, seconds=0.001), silent) is None
+            assert runner.run(Verify("1", PLAN, 2048, seconds=0.001), silent) is None
         assert "no time is left to compare plan 1 on 40 steps" in caplog.text
 
     def test_a_program_of_eight_steps_has_no_more_to_compare(self, tmp_path: Path) -> None:
         """Every run compares all of them."""
         with faulty_program(tmp_path, "", steps=VERIFIED_STEPS) as runner:
-            assert runner.verify(VerifyRequest("1", PLAN, 2048), silent) is None
+            assert runner.run(Verify("1", PLAN, 2048), silent) is None
 
     def test_a_plan_that_fails_in_its_verification_is_rejected(self, tmp_path: Path) -> None:
         """With the reason."""
@@ -155,7 +155,7 @@ class TestBounds:
             runner.open()
             program = tmp_path / "program.py"
             program.write_text(program.read_text().replace("if task[", "if has_scopes: sys.exit(3)\nif task[", 1))
-            verified = runner.verify(VerifyRequest("1", PLAN, 2048), silent)
+            verified = runner.run(Verify("1", PLAN, 2048), silent)
         assert verified and not verified.is_identical
         assert "exit code 3" in str(verified)
 
@@ -268,9 +268,9 @@ def test_a_program_that_keeps_everything_in_slots_is_compared(tmp_path: Path) ->
     plan = Plan((Scope("blocks.0", "blocks.0", (("emulate_precision_casts", True),)),))
     with program_runner(path, tmp_path) as runner:
         assert runner.open().facts["alternates"]
-        outcome = runner.judge(JudgeRequest(plan, "trial.log"), silent)
+        outcome = runner.run(Judge(plan, "trial.log"), silent)
         assert outcome.is_feasible, outcome.detail
-        verified = runner.verify(VerifyRequest("1", plan, 2048), silent)
+        verified = runner.run(Verify("1", plan, 2048), silent)
     assert str(verified) == "rank 0: state model.cache.sums[2] differs from the baseline's after 90 steps"
     tasks = [json.loads(path.read_text()) for path in (tmp_path / "study" / "work").glob("run-*/task.json")]
     drawn = [task["turns"] for task in tasks if task["turns"] is not None]

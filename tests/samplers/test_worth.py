@@ -11,7 +11,7 @@ from benchmarks.landscapes.synthetic import SYNTHETIC
 from sktune.core.plan import Plan
 from sktune.learning.evidence import Vector
 from sktune.learning.history import OUTCOME, Belief, Learned, own_effects
-from sktune.samplers.worth import Worth, _prediction
+from sktune.samplers.partition import Worth, _prediction
 from sktune.study.strategy import distributions
 
 N_DRAWS = 20_000

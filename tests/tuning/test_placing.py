@@ -15,7 +15,7 @@ from sktune.core.space import SpaceSpec
 from sktune.measure.placement import Machine, Placement
 from sktune.study.study import TuningStudy
 from sktune.targets import PresetSpec, describe
-from sktune.worker.jobs import JudgeRequest, RunnerSetup, RunnerTraits
+from sktune.worker.jobs import Judge, RunnerSetup, RunnerTraits
 from sktune.worker.process import environment_of
 from sktune.worker.runner import WorkerRunner
 from tests.fake_runner import FakeRunner, search
@@ -268,9 +268,9 @@ def test_load_that_comes_later_is_noticed_before_the_next_trial(
     setup = RunnerSetup(spec, SpaceSpec(), tmp_path, compile_cache, 300.0)
     plan = Plan((Scope("model.layers.0.mlp", "model.layers.0.mlp", tuple(EXACT.items())),))
     with WorkerRunner(setup) as runner:
-        quiet = runner.judge(JudgeRequest(plan, "trial-0000.log"), lambda stage: None)
+        quiet = runner.run(Judge(plan, "trial-0000.log"), lambda stage: None)
         busy = True
-        crowded = runner.judge(JudgeRequest(plan, "trial-0001.log"), lambda stage: None)
+        crowded = runner.run(Judge(plan, "trial-0001.log"), lambda stage: None)
     assert quiet.speedup and crowded.speedup
     text = "other processes need the cores: threads that wait leave theirs"
     assert (text in quiet.noise, text in crowded.noise) == (False, True)

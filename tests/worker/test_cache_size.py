@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from sktune.worker.cache_size import trim
+from sktune.worker.runner import trim
 
 
 def written(path: Path, hours_ago: float, size: int = 100) -> Path:

@@ -17,6 +17,8 @@ from sktune.measure.devices import Cpu
 from sktune.measure.machine import MachineLoad
 from sktune.targets.base import Target
 from sktune.worker.evaluator import PlanEvaluator
+from sktune.worker.jobs import Compare, Judge, SampleNoiseFloor, Verify, silent
+from sktune.worker.progress import Progress
 from sktune.worker.replays import prepare
 from sktune.worker.step_timer import StepTimer
 
@@ -61,10 +63,6 @@ class Slow:
         return {}
 
 
-def silent(stage: str) -> None:
-    """Ignore a stage."""
-
-
 @pytest.fixture(scope="module")
 def judge() -> PlanEvaluator:
     """Return a judge of steps that take 20 ms."""
@@ -74,11 +72,12 @@ def judge() -> PlanEvaluator:
 def test_a_deadline_leaves_figures_without_enough_rounds(judge: PlanEvaluator) -> None:
     """Of a trial, the noise floor and the final comparison: nothing is claimed, and the noise says why."""
     judge.ends_s = time.monotonic() + 0.5
-    outcome = judge.judge(PLANS[0][1], silent)
+    outcome = judge.judge(Judge(PLANS[0][1], ""), silent)
     judge.ends_s = time.monotonic() + 0.5
-    floor = judge.sample_noise_floor(0)
+    floor = judge.sample_noise_floor(SampleNoiseFloor(0), silent)
     judge.ends_s = time.monotonic() + 0.5
-    rows, noise = judge.final(PLANS, silent, references=False)
+    compared = judge.compare(Compare(PLANS), silent)
+    rows, noise = compared.rows, compared.noise
     assert floor is not None
     assert outcome.is_complete
     assert outcome.comparison == Comparison.UNDECIDED
@@ -93,11 +92,11 @@ def test_a_deadline_leaves_figures_without_enough_rounds(judge: PlanEvaluator) -
 def test_a_verification_ends_with_its_time_and_claims_what_it_compared(judge: PlanEvaluator) -> None:
     """A plan of which no more was compared than in its trial is left out: that one's verification stands."""
     judge.ends_s = math.inf
-    assert judge.verify(PLANS[0][1], silent, steps=2048, seconds=0.0) is None
+    assert judge.verify(Verify("1", PLANS[0][1], steps=2048, seconds=0.0), silent) is None
     judge.ends_s = time.monotonic()
-    assert judge.verify(PLANS[0][1], silent, steps=2048) is None
+    assert judge.verify(Verify("1", PLANS[0][1], steps=2048), silent) is None
     judge.ends_s = math.inf
-    verification = judge.verify(PLANS[0][1], silent, steps=640, seconds=1.5)
+    verification = judge.verify(Verify("1", PLANS[0][1], steps=640, seconds=1.5), silent)
     assert verification is None or 16 < verification.steps < 640
 
 
@@ -108,6 +107,6 @@ def test_only_steps_that_are_slow_on_a_quiet_machine_get_more_time(
     """On a busy one they may become as slow as they like."""
     loads = iter(MachineLoad(at_s, at_s * others_s, 0.0, 0.0, 1, None) for at_s in range(100))
     monkeypatch.setattr("sktune.measure.machine.read", lambda: next(loads))
-    timer = StepTimer(Cpu(), prepare(target())[0], lambda: None)
+    timer = StepTimer(Cpu(), prepare(target())[0], Progress())
     took_s = timer.quiet_step_s(Slow(0.03).compile(Plan()).step)
     assert took_s == 0.0 if others_s else took_s >= 0.03

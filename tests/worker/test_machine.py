@@ -16,9 +16,8 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.program.sktune_program.errors import CompileError
 from sktune.reports.study import verdict_line
-from sktune.worker.explain import explained
-from sktune.worker.jobs import JudgeRequest
-from sktune.worker.machine import refuse_failure_of_machine
+from sktune.worker.jobs import Judge
+from sktune.worker.machine import explained, refuse_failure_of_machine
 from tests import warm
 from tests.end_to_end.test_faults import faulty
 from tests.fake_runner import FakeRunner, search
@@ -173,10 +172,10 @@ def test_without_a_compiler_no_plan_is_to_blame(
         monkeypatch.setenv("PATH", path)
     with faulty("flips_a_bit", tmp_path, tmp_path / "cache") as (runner, plans):
         with pytest.raises(MachineError, match=r"the machine fails, not the plan: .*; mend that") as refused:
-            runner.judge(JudgeRequest(plans["sound"], "trial-0000.log"), lambda stage: None)
+            runner.run(Judge(plans["sound"], "trial-0000.log"), lambda stage: None)
         assert "\n" not in str(refused.value)
         monkeypatch.undo()
-        assert runner.judge(JudgeRequest(plans["sound"], "trial-0000.log"), lambda stage: None).speedup
+        assert runner.run(Judge(plans["sound"], "trial-0000.log"), lambda stage: None).speedup
 
 
 @pytest.mark.slow
@@ -191,6 +190,6 @@ def test_a_compiler_that_hangs_blames_no_plan(tmp_path: Path, monkeypatch: pytes
     with faulty("flips_a_bit", tmp_path, tmp_path / "cache") as (runner, plans):
         runner._compile_timeout_s = 5.0
         with pytest.raises(MachineError, match="one operator does not compile either: compile did not end within 12 s"):
-            runner.judge(JudgeRequest(plans["sound"], "trial-0000.log"), lambda stage: None)
+            runner.run(Judge(plans["sound"], "trial-0000.log"), lambda stage: None)
         monkeypatch.undo()
-        assert runner.judge(JudgeRequest(plans["sound"], "trial-0000.log"), lambda stage: None).speedup
+        assert runner.run(Judge(plans["sound"], "trial-0000.log"), lambda stage: None).speedup

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from sktune.core.space import SpaceSpec
 from sktune.targets import PresetSpec, describe
 from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
-from sktune.worker.jobs import CompareRequest, JudgeRequest, NamedPlan, Report, RunnerSetup
+from sktune.worker.jobs import Compare, Judge, NamedPlan, ProcessComparison, Report, RunnerSetup, silent
 from sktune.worker.process import WorkerProcess
 from sktune.worker.runner import WorkerRunner
 from tests import warm
@@ -143,7 +142,7 @@ def test_measuring_may_take_longer_than_a_stage_while_the_worker_is_alive(
         if stage == "verify":
             worker._compile_timeout_s = 0.5  # of the next stage, which takes seconds
 
-    rows = worker.compare(CompareRequest([("1", plan)]), report).rows
+    rows = worker.run(Compare([("1", plan)]), report).rows
     assert [row.name for row in rows] == ["baseline", "baseline again", "1"]
 
 
@@ -168,7 +167,7 @@ def test_a_comparison_does_not_depend_on_the_next_worker(
 
     monkeypatch.setattr(worker, "_started", start)
     for number in (1, 2):
-        rows = worker.compare(CompareRequest([("1", plan)], number, is_followed=number == 1), report).rows
+        rows = worker.run(Compare([("1", plan)], number, is_followed=number == 1), report).rows
         assert [row.name for row in rows] == ["baseline", "baseline again", "1"]
         assert not (worker._folder / "logs" / f"final-{number}-1.log").exists()  # nothing had to be compared again
     assert next(starts) == 4
@@ -184,7 +183,7 @@ def test_a_trial_keeps_its_figure_if_time_runs_out_while_scopes_are_timed(
         if stage == "observe":
             worker.deadline_s = 0.0
 
-    outcome = worker.judge(JudgeRequest(plan, "trial-0000.log"), report)
+    outcome = worker.run(Judge(plan, "trial-0000.log"), report)
     assert outcome.speedup is not None
     assert outcome.scope_times == ()
 
@@ -213,17 +212,17 @@ def test_plans_that_do_not_fit_one_process_are_compared_one_by_one(
 ) -> None:
     """With the same figures as side by side, after a first attempt without the references."""
     worker, plans = simulated
-    together = worker.compare(CompareRequest(plans), silent)
+    together = worker.run(Compare(plans), silent)
     answer, requests = WorkerRunner._answer, list[tuple[int, bool]]()
 
-    def mortal(self: WorkerRunner, key: str, report: Report, *, log: str, **request: Any) -> dict[str, Any]:
-        requests.append((len(request["plans"]), request["references"]))
-        if len(request["plans"]) > 1:
-            raise BackendError(f"the comparison failed: the worker was killed; see logs/{log}")
-        return answer(self, key, report, log=log, **request)
+    def mortal(self: WorkerRunner, job: Compare, report: Report) -> ProcessComparison:
+        requests.append((len(job.plans), job.references))
+        if len(job.plans) > 1:
+            raise BackendError(f"the comparison failed: the worker was killed; see logs/{job.log}")
+        return answer(self, job, report)
 
     monkeypatch.setattr(WorkerRunner, "_answer", mortal)
-    separately = worker.compare(CompareRequest(plans, references=True), silent)
+    separately = worker.run(Compare(plans, references=True), silent)
     assert requests == [(2, True), (2, False), (1, False), (1, False)]
     figures = [{row.name: row.speedup and row.speedup.ratio for row in each.rows} for each in (together, separately)]
     assert set(figures[0]) == {"baseline", "1", "2"}
@@ -237,22 +236,18 @@ def test_if_every_plan_kills_the_process_the_baseline_is_measured_alone(
     worker, plans = simulated
     answer = WorkerRunner._answer
 
-    def mortal(self: WorkerRunner, key: str, report: Report, *, log: str, **request: Any) -> dict[str, Any]:
-        if request["plans"] or not spares_baseline:
+    def mortal(self: WorkerRunner, job: Compare, report: Report) -> ProcessComparison:
+        if job.plans or not spares_baseline:
             raise BackendError("the worker was killed")
-        return answer(self, key, report, log=log, **request)
+        return answer(self, job, report)
 
     monkeypatch.setattr(WorkerRunner, "_answer", mortal)
     spares_baseline = True
-    rows = worker.compare(CompareRequest(plans), silent).rows
+    rows = worker.run(Compare(plans), silent).rows
     assert [(row.name, row.speedup is None) for row in rows] == [("baseline", False), ("1", True), ("2", True)]
     spares_baseline = False
     with pytest.raises(BackendError, match="was killed"):
-        worker.compare(CompareRequest(plans), silent)
-
-
-def silent(stage: str) -> None:
-    """Ignore a stage."""
+        worker.run(Compare(plans), silent)
 
 
 WORKS = "wait(lambda: sum(range(100_000))), wait(lambda: (time.sleep(0.01), Path('large').read_bytes()))"

@@ -1,8 +1,8 @@
 """Describes TorchAir on Ascend before it is imported."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from sktune.ascend.scope_check import CheckedScope, certainly_refused, check_scopes, operators_of_layout
 from sktune.backends.environment import numerics_environment
 from sktune.backends.info import BackendInfo
 from sktune.backends.installed import package_version
@@ -15,6 +15,9 @@ from sktune.core.plan import Option, Plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.targets import TargetSpec
 
+if TYPE_CHECKING:
+    from sktune.ascend.scope_check import CheckedScope
+
 FEED_SYNC_ALL = "feed-sync-all"
 
 
@@ -25,8 +28,10 @@ def rescue(outcome: Outcome, plan: Plan) -> tuple[str, Option] | None:
     return (FEED_SYNC_ALL, 1) if hangs and not has_it else None
 
 
-def foresee(plan: Plan, layout: Layout, seen: SeenTypes) -> CheckedScope | None:
+def foresee(plan: Plan, layout: Layout, seen: SeenTypes) -> "CheckedScope | None":
     """Return a scope for which the compiler is certain to refuse the plan; None if there is none that is known."""
+    from sktune.ascend.scope_check import certainly_refused, check_scopes, operators_of_layout
+
     operators = operators_of_layout(layout, plan)
     labels = [scope.label for scope in plan.scopes]
     return certainly_refused(check_scopes(operators, labels, seen, keeps_order=keeps_order(plan)))
