@@ -91,9 +91,7 @@ def imports() -> None:
         except Exception:  # noqa: BLE001 - whatever an older one makes of None
             takes_none = False
     say(takes_none=takes_none, importing="npugraph_ex")
-    from torch._dynamo import list_backends
-
-    backends = [str(name) for name in list_backends(exclude_tags=None)]
+    backends = [str(name) for name in torch.compiler.list_backends(exclude_tags=None)]
     npu = vars(torch)["npu"]
     say(npugraph_ex="npugraph_ex" in backends or hasattr(npu, "npugraph_ex"), importing="devices")
     count = npu.device_count()

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sktune.core.errors import TargetError, described
 from sktune.core.layout import Layout
+from sktune.program.sktune_program.torch_private import TorchDispatchMode
 from sktune.sim.constants import Constants
 from sktune.sim.operators import DYNAMIC_TYPES, DType, Operator, core_of, cores_filled, fusable
 from sktune.targets.base import Snapshot, Target, decode_inputs

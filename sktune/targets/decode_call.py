@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import StaticCache
 
 from sktune.core.errors import TargetError
+from sktune.program.sktune_program.torch_private import TorchDispatchMode
 from sktune.targets.static_cache import begin_sequence
 
 DecodeStep = Callable[[torch.Tensor], torch.Tensor]

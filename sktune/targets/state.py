@@ -8,6 +8,7 @@ from torch import nn
 
 from sktune.core.errors import TargetError
 from sktune.program.sktune_program.object_graph import Values, Walk, state_walk
+from sktune.program.sktune_program.torch_private import version_counter
 from sktune.targets.base import Target
 
 _ROOT = re.compile(r"^[LG]\['(\w+)'\]")
@@ -61,13 +62,13 @@ def written_by(target: Target, run: Callable[[], object]) -> dict[str, torch.Ten
     """
     tensors, held = reachable(target), HeldTensors(target)
     before = {name: each.detach().clone() for name, each in tensors.items() if not isinstance(each, nn.Parameter)}
-    versions = {name: _version(each) for name, each in tensors.items()}
+    versions = {name: version_counter(each) for name, each in tensors.items()}
     run()
     held.check()
     written = {}
     for name, tensor in tensors.items():
         has_changed = name in before and not _same_bits(before[name], tensor)
-        if has_changed or versions[name] != _version(tensor):
+        if has_changed or versions[name] != version_counter(tensor):
             written[name] = tensor
         if has_changed:
             tensor.copy_(before[name])
@@ -109,10 +110,6 @@ def _numbers(target: Target) -> dict[str, str]:
     leaves = [*walk.leaves("model", target.module), *walk.leaves("step", target.decode_step)]
     values = [(name, leaf) for name, leaf in leaves if isinstance(leaf, Values)]
     return {f"{name}{key}".removeprefix("step."): repr(value) for name, leaf in values for key, value in leaf.items}
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - it has no public name
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

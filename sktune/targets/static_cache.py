@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, StaticCache
 from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 
 from sktune.core.errors import TargetError, described
+from sktune.program.sktune_program import torch_private
 from sktune.program.sktune_program.object_graph import Walk
 
 COUNTS = hasattr(StaticLayer(1), "cumulative_length")
@@ -25,7 +26,7 @@ class _Counting:
         """Allocate the layer's tensors."""
         super().lazy_initialization(key_states, *args)  # type: ignore[misc]
         self.cumulative_length = torch.zeros((), dtype=torch.long, device=key_states.device)
-        torch._dynamo.mark_static_address(self.cumulative_length)  # noqa: SLF001 - as transformers does
+        torch_private.mark_static_address(self.cumulative_length)
 
     def reset(self: Any) -> None:
         """Empty the layer, in place."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan
+from sktune.program.sktune_program.torch_private import tree_leaves
 from sktune.targets.marks import MarkedModel
 
 _active: "weakref.WeakSet[StrictPlan]" = weakref.WeakSet()

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from sktune.core.errors import TargetError
 from sktune.core.layout import Layout
@@ -17,6 +16,7 @@ from sktune.measure.devices import device_of
 from sktune.program.sktune_program.calls import record_calls
 from sktune.program.sktune_program.module_times import StepTimes, time_modules
 from sktune.program.sktune_program.module_tree import describe
+from sktune.program.sktune_program.torch_private import tree_leaves
 from sktune.targets.base import Snapshot, Target, decode_inputs
 from sktune.targets.module_tree import ModuleTree
 from sktune.targets.units import layout_of
@@ -38,7 +38,7 @@ def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
     with torch.no_grad():
         output, calls = record_calls(target.module, partial(target.decode_step, *inputs))
     snapshot.restore()
-    if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(output)):
+    if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(output)):
         returned = type(output).__name__
         raise TargetError(f"the decode step returns no tensor to compare ({returned}); have it return the logits")
     layout = layout_of(ModuleTree(describe(target.module)), calls, spec)

@@ -18,18 +18,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from torch._inductor import codecache
-from torch._inductor.utils import clear_caches
-from torch.compiler._cache import CacheArtifactManager
 
 from sktune.core.delivery import Delivery, file_digest
 from sktune.core.errors import PlanError
 from sktune.core.files import real_path
 from sktune.program.sktune_program.inductor import cpp_wrapper
 from sktune.program.sktune_program.inductor.processor import processor
+from sktune.program.sktune_program.torch_private import (
+    CppCodeCache,
+    CppPythonBindingsCodeCache,
+    CppWrapperCodeCache,
+    PersistentCache,
+    clear_caches,
+    load_library,
+    replaced,
+    resolve,
+)
 
 GRAPHS, TIMINGS = "graphs.bin", "timings.json"
 Timings = dict[str, dict[str, dict[str, dict[str, float]]]]
@@ -37,12 +43,7 @@ Timings = dict[str, dict[str, dict[str, dict[str, float]]]]
 
 _CACHES: Mapping[str, Any] = {
     cache.__name__: cache
-    for cache in (
-        codecache.CppCodeCache,
-        codecache.CppPythonBindingsCodeCache,
-        codecache.CppWrapperCodeCache,
-        cpp_wrapper.ShimLibrary,
-    )
+    for cache in (CppCodeCache, CppPythonBindingsCodeCache, CppWrapperCodeCache, cpp_wrapper.ShimLibrary)
 }
 """The classes that load libraries, by the kind of library."""
 
@@ -71,12 +72,12 @@ def recorded() -> Iterator[Record]:
     record = Record()
     clear_caches()
     cpp_wrapper.forget_shims()
-    load_library = codecache.CppCodeCache._load_library.__func__  # type: ignore[attr-defined]  # noqa: SLF001
-    look_up = codecache.PersistentCache.lookup
+    load_original = resolve("CppCodeCache._load_library").__func__
+    look_up = resolve("PersistentCache.lookup")
 
     def load(cache: Any, path: str, key: str) -> Any:
         record.libraries[cache.__name__, key] = Path(path)
-        return load_library(cache, path, key)
+        return load_original(cache, path, key)
 
     def chosen(self: Any, choices: Any, op: str, inputs: str, benchmark: Any, hint_override: int | None = None) -> Any:
         timings = look_up(self, choices, op, inputs, benchmark, hint_override)
@@ -87,9 +88,9 @@ def recorded() -> Iterator[Record]:
         return timings
 
     with (
-        CacheArtifactManager.with_fresh_cache(),
-        patch.object(codecache.CppCodeCache, "_load_library", classmethod(load)),
-        patch.object(codecache.PersistentCache, "lookup", chosen),
+        resolve("CacheArtifactManager.with_fresh_cache")(),
+        replaced("CppCodeCache._load_library", classmethod(load)),
+        replaced("PersistentCache.lookup", chosen),
     ):
         yield record
         saved = torch.compiler.save_cache_artifacts()
@@ -184,7 +185,7 @@ def _loader(kind: str, path: Path, key: str) -> Callable[[], Any]:
 
     def load_once() -> Any:
         if not loaded:
-            loaded.append(_CACHES[kind]._load_library(str(real_path(path)), key))  # noqa: SLF001
+            loaded.append(load_library(_CACHES[kind], str(real_path(path)), key))
         return loaded[0]
 
     return load_once
@@ -192,7 +193,7 @@ def _loader(kind: str, path: Path, key: str) -> Callable[[], Any]:
 
 def _add_timings(delivered: Timings) -> None:
     """Merge delivered timings into Inductor's file; they replace its timings of the same operator and inputs."""
-    cache = codecache.PersistentCache()
+    cache = PersistentCache()
     known = cache.get_local_cache()
     for op, by_inputs in delivered.items():
         for inputs, by_precision in by_inputs.items():

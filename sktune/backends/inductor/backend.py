@@ -15,10 +15,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import TracingContext, tracing
-from torch._inductor.compile_fx import compile_fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sktune.backends.base import Compiled, CompileError, OnScope, RegionBudget, Step, ignore
 from sktune.backends.inductor import artifacts
@@ -45,6 +41,7 @@ from sktune.program.sktune_program.inductor.compiled_regions import (
 )
 from sktune.program.sktune_program.inductor.regions import Cutting, GraphSpan, MarkedGraph, cut, strip_marks
 from sktune.program.sktune_program.inductor.versions import problem_with
+from sktune.program.sktune_program.torch_private import compile_fx, mark_static_address, own_tracing, source_of
 from sktune.targets.base import Inputs, Snapshot, Target
 from sktune.targets.marks import attach_each
 from sktune.targets.state import HeldTensors, complete_state, reachable, readable, replaced_error
@@ -70,7 +67,7 @@ class InductorBackend:
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():
             # A CUDA graph reads and writes the state in place; this mark distinguishes it from activations.
-            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - transformers also marks its caches this way
+            mark_static_address(tensor)
         self._regions, self._region_checks = SearchedRegions(), RegionChecks()
         self._marks = attach_each(target.module, tuple(unit.name for unit in layout.units))
         self._run: Callable[..., Any] | None = None
@@ -126,7 +123,7 @@ class InductorBackend:
         number = time.time()
         graph_module = fx.symbolic_trace(lambda values: values + number)
         values = torch.zeros(8, device="cuda" if isinstance(self._device, Cuda) else "cpu")
-        with torch.no_grad(), tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
+        with torch.no_grad(), own_tracing():
             compile_fx(graph_module, [values], ignore_shape_env=True)
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
@@ -319,7 +316,5 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
 
 def _source_name(placeholder: fx.Node) -> str:
     """Return Dynamo's name for the source of a graph's input."""
-    argument = placeholder.meta.get("grapharg")
-    source = getattr(argument, "source", None) or getattr(placeholder, "_dynamo_source", None)
-    name = getattr(source, "name", "")
+    name = getattr(source_of(placeholder), "name", "")
     return readable(name() if callable(name) else name) or placeholder.name

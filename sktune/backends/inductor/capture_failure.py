@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from torch._dynamo.exc import BackendCompilerFailed
-
 from sktune.core.errors import SktuneError, TargetError, described
+from sktune.program.sktune_program.torch_private import BackendCompilerFailed
 
 _ADVICE = "Consider annotating your code using torch._check*(). "
 """Before the reason, in Dynamo's messages about values that a graph cannot know."""

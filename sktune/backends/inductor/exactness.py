@@ -20,9 +20,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from sktune.core.errors import described
 from sktune.core.plan import Option
@@ -32,6 +29,13 @@ from sktune.program.sktune_program.inductor.versions import (
     COMPARES_LONG_INTEGERS_SINCE,
     ROUNDS_FACTORS_SINCE,
     number_of,
+)
+from sktune.program.sktune_program.torch_private import (
+    FakeTensorMode,
+    TorchDispatchMode,
+    schema_of,
+    storage_id,
+    tree_leaves,
 )
 
 MOVEMENT = frozenset((
@@ -190,7 +194,7 @@ def _misaligned_when_joined(calls: Sequence[OperatorCall]) -> set[int]:
         dim = int(call.arguments.get("dim", 0)) % max(1, whole.dim())
         for value in call.inputs:
             if start * whole.itemsize % ALIGNMENT:
-                found.add(_storage(value))
+                found.add(storage_id(value))
             length = 1 if call.name == "stack" else value.shape[dim] if value.dim() else 1
             start += length * whole.stride(dim)
     return found
@@ -199,7 +203,7 @@ def _misaligned_when_joined(calls: Sequence[OperatorCall]) -> set[int]:
 def _alignment(call: OperatorCall, joined: Collection[int]) -> str:
     """Check alignment: a library chooses its kernel by it, and fused code may place a tensor at another address."""
     if call.name in ALIGNED and any(
-        value.storage_offset() * value.itemsize % ALIGNMENT or _storage(value) in joined for value in call.inputs
+        value.storage_offset() * value.itemsize % ALIGNMENT or storage_id(value) in joined for value in call.inputs
     ):
         return "its input begins at an address that is not aligned, by which the library chooses its kernel"
     return ""
@@ -229,7 +233,7 @@ class _Recorder(TorchDispatchMode):
         result = func(*args, **keywords)
         if func.namespace == "prim":  # queries about a tensor, such as its device
             return result
-        schema = func._schema  # noqa: SLF001 - the only way to an operator's schema
+        schema = schema_of(func)
         named = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | keywords
         name = schema.name.removeprefix("aten::")
         in_place = schema.is_mutable and name.endswith("_")
@@ -258,13 +262,13 @@ class _Constants:
 
     def doubt(self, call: OperatorCall) -> str:
         """Return why constant operands of ``call`` may change bits, "" if they do not; track the constants it makes."""
-        known = [value for value in call.inputs if _storage(value) in self._bounds]
+        known = [value for value in call.inputs if storage_id(value) in self._bounds]
         is_constant = call.name in CREATED or len(known) == len(call.inputs) or _is_filled(call)
         if not is_constant:
             return self._doubt_mixed(call, known)
-        bound = self._bound(call, [self._bounds[_storage(value)] for value in known])
+        bound = self._bound(call, [self._bounds[storage_id(value)] for value in known])
         for value in call.outputs:
-            self._bounds[_storage(value)] = max(bound, self._bounds.get(_storage(value), 0.0))
+            self._bounds[storage_id(value)] = max(bound, self._bounds.get(storage_id(value), 0.0))
         is_computed = known and call.name in FOLDED
         if is_computed and any(bound > _LARGEST_CONSTANT.get(value.dtype, 0.0) for value in call.outputs):
             return "constants are computed ahead, in numbers of another width"
@@ -280,7 +284,9 @@ class _Constants:
             for value in call.inputs:
                 target = torch.promote_types(target, value.dtype)
         largest = _LARGEST_CONSTANT.get(target, 0.0)
-        if any(value.dtype not in (target, torch.bool) and self._bounds[_storage(value)] > largest for value in known):
+        if any(
+            value.dtype not in (target, torch.bool) and self._bounds[storage_id(value)] > largest for value in known
+        ):
             return "a constant of another type is cast ahead, without rounding"
         return ""
 
@@ -318,15 +324,15 @@ class _Rewritten:
     def doubt(self, call: OperatorCall, device: str) -> str:
         """Return why the layout of an operand of ``call`` may change bits, "" if it does not; track what it writes."""
         for value in call.inputs:
-            self._bases.setdefault(_storage(value), value)
+            self._bases.setdefault(storage_id(value), value)
         is_odd = _depends_on_layout(call, device) and any(
-            _storage(value) in self._odd or (_storage(value) in self._parts and not self._is_base(value))
+            storage_id(value) in self._odd or (storage_id(value) in self._parts and not self._is_base(value))
             for value in call.inputs
         )
         for value in call.written:
             self._write(value, call)
         for value in call.outputs:
-            self._bases.setdefault(_storage(value), value)
+            self._bases.setdefault(storage_id(value), value)
         return (
             "its input was written in place through a view, after which compiled code lays it out anew"
             if is_odd
@@ -334,7 +340,7 @@ class _Rewritten:
         )
 
     def _write(self, value: torch.Tensor, call: OperatorCall) -> None:
-        storage = _storage(value)
+        storage = storage_id(value)
         # Inductor replaces what is copied to by what is copied, with the layout of that.
         sources = [each for each in call.inputs if call.name == "copy" and each is not value]
         is_like = all(each.shape == value.shape and each.stride() == value.stride() for each in sources)
@@ -351,7 +357,7 @@ class _Rewritten:
         return value.is_contiguous() and not self._is_part(value)
 
     def _is_part(self, value: torch.Tensor) -> bool:
-        return value.numel() < self._bases[_storage(value)].numel()
+        return value.numel() < self._bases[storage_id(value)].numel()
 
 
 def _depends_on_layout(call: OperatorCall, device: str) -> bool:
@@ -362,10 +368,6 @@ def _depends_on_layout(call: OperatorCall, device: str) -> bool:
 def _is_row_major(value: torch.Tensor) -> bool:
     strides = [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
     return strides == sorted(strides, reverse=True)
-
-
-def _storage(value: torch.Tensor) -> int:
-    return int(value.untyped_storage()._cdata)  # noqa: SLF001 - fake tensors have no address
 
 
 def _is_filled(call: OperatorCall) -> bool:

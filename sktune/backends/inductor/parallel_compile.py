@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch._inductor import config as inductor_config
 
 from sktune.backends.base import OnScope
 from sktune.measure.placement import allowed_cores
+from sktune.program.sktune_program.torch_private import config as inductor_config
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ import torch
 from sktune.backends.base import CompileError, Step
 from sktune.core.errors import SktuneError
 from sktune.core.plan import Plan
+from sktune.program.sktune_program import torch_private
 from sktune.targets.base import Inputs, Snapshot, Target
 from sktune.targets.marks import MakeScope, MarkedModel, attach
 from sktune.targets.state import written_by
@@ -35,7 +36,7 @@ class MarkedSteps:
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():
             # Frozen parameters and the KV cache keep their addresses.
-            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - the compilers' documentation requires it
+            torch_private.mark_static_address(tensor)  # as the compilers' documentation requires
         self._active: MarkedModel | None = None
         self._written: Mapping[str, torch.Tensor] | None = None
 

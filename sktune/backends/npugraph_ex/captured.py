@@ -12,6 +12,7 @@ from sktune.ascend.captured_graph import CapturedTask, Kind
 from sktune.ascend.graph_splits import split
 from sktune.ascend.scope_check import CheckedScope
 from sktune.core.scope_options import MAX_AIC, MAX_AIV
+from sktune.program.sktune_program.torch_private import OpOverload
 
 DEVICE = (MAX_AIC, MAX_AIV)
 BEGIN, END = "npu.super_kernel_scope_begin.default", "npu.super_kernel_scope_end.default"
@@ -68,7 +69,7 @@ def _walk(graph: fx.Graph) -> Iterator[tuple[fx.Node, Kind | None, frozenset[str
             open_scopes.append(_name(node))
         elif mark is Kind.END:
             open_scopes.remove(_name(node))
-        if mark or isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - its only name
+        if mark or isinstance(node.target, OpOverload):
             yield node, mark, _fused_in(open_scopes)
 
 

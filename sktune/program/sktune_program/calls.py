@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .errors import TargetError, described
+from .torch_private import TorchDispatchMode
 
 _PLACES = ("_user_stream_label", "_op_aicore_num", "_op_vectorcore_num")
 """Attributes that TorchAir's ``npu_stream_switch`` and ``limit_core_num`` set on operators."""

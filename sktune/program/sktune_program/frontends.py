@@ -42,7 +42,7 @@ def _regions(task: RankTask, keywords: Mapping[str, Any]) -> Prepared:  # noqa: 
         with without_bytecode():
             from .inductor.compiled_regions import compile_marked
             from .inductor.marks import InductorScope
-    except (ImportError, AttributeError) as failure:
+    except ImportError as failure:
         raise PlanError(
             f"this torch's Inductor lacks what sktune needs of it ({described(failure)}); "
             "use another torch in the program's Python, or search for another backend"

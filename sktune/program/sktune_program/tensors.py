@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from .errors import TargetError, described
 from .object_graph import Leaf, Values, Walk, numpy_types, state_walk
+from .torch_private import DisableTorchFunctionSubclass, sparse_parts, tree_leaves
 
 Named = Iterator[tuple[str, Leaf]]
 
 
 def signature_of(arguments: Any) -> str:
     """Return the types and shapes of the tensors in a call's arguments, for which a static graph is compiled."""
-    leaves = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
     return " ".join(f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}".replace(" ", "") for leaf in leaves)
 
 
@@ -88,7 +88,7 @@ def _bits_of_array(array: Any) -> bytes:
 
 def _dense(tensor: torch.Tensor) -> Iterator[Any]:
     """Yield the memory on the host, as buffers, that together holds every bit of a tensor. It needs no numpy."""
-    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - a subclass may return something other than its bits
+    with DisableTorchFunctionSubclass():  # a subclass may return something other than its bits
         plain = tensor.detach()
         if plain.is_nested:
             yield str([inner.numel() for inner in plain.unbind()]).encode()
@@ -96,7 +96,7 @@ def _dense(tensor: torch.Tensor) -> Iterator[Any]:
         elif plain.is_quantized:
             yield from _dense(plain.int_repr())
         elif plain.layout == torch.sparse_coo:
-            yield from (part for inner in (plain._indices(), plain._values()) for part in _dense(inner))  # noqa: SLF001
+            yield from (part for inner in sparse_parts(plain) for part in _dense(inner))
         elif plain.layout != torch.strided:
             yield from _dense(plain.to_dense())
         else:

@@ -17,10 +17,8 @@ from typing import Any, Union, cast
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from ..torch_private import FakeTensorMode, ShapeEnv, TorchDispatchMode, schema_of, storage_id, tree_leaves
 
 ALIGNMENT = 64
 """Bytes to which PyTorch aligns memory on CPUs (c10/core/alignment.h); more on GPUs."""
@@ -94,7 +92,7 @@ def memory_use(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> MemoryUse
         recorder.mark_repeats(value for value in fakes if isinstance(value, torch.Tensor))
         with fake, recorder:
             fx.Interpreter(graph_module).run(*fakes)
-    storages = {index: _storage(value) for index, value in enumerate(fakes) if isinstance(value, torch.Tensor)}
+    storages = {index: storage_id(value) for index, value in enumerate(fakes) if isinstance(value, torch.Tensor)}
     written, restrided = (
         tuple(index for index, storage in storages.items() if storage in found)
         for found in (recorder.written, recorder.restrided)
@@ -144,31 +142,27 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         keywords = kwargs or {}
         result = func(*args, **keywords)
-        arguments = func._schema.arguments  # noqa: SLF001 - the only way to an operator's schema
+        arguments = schema_of(func).arguments
         named = dict(zip((argument.name for argument in arguments), args)) | keywords
         for argument in arguments:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for value in _tensors(named.get(argument.name)):
-                    self.written.add(_storage(value))
+                    self.written.add(storage_id(value))
                     if id(value) in self._repeating:
                         self.repeats = str(func)
         inputs = _tensors(named)
         if func is torch.ops.aten.as_strided.default:
-            self.restrided |= {_storage(value) for value in inputs}
-        tainted = {_storage(value) for value in inputs if id(value) in self._repeating}
+            self.restrided |= {storage_id(value) for value in inputs}
+        tainted = {storage_id(value) for value in inputs if id(value) in self._repeating}
         for value in _tensors(result):
             # A view of a view in which elements repeat stands for all their repetitions, too.
-            if _repeats(value) or _storage(value) in tainted:
+            if _repeats(value) or storage_id(value) in tainted:
                 self._repeating[id(value)] = value
         return result
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor) and is_plain(value)]
-
-
-def _storage(value: torch.Tensor) -> int:
-    return int(value.untyped_storage()._cdata)  # noqa: SLF001 - fake tensors have no address
 
 
 def _repeats(value: torch.Tensor) -> bool:
@@ -371,7 +365,7 @@ class Outputs:
             inputs: an index and a place of the scope's inputs by their storages.
         """
         values: list[Any] = [each.meta.get("example_value") if isinstance(each, fx.Node) else None for each in returned]
-        storages = [_storage(value) if is_plain(value) and _is_static(value) else 0 for value in values]
+        storages = [storage_id(value) if is_plain(value) and _is_static(value) else 0 for value in values]
         nodes: list[Any] = []
         made: list[Output] = []
         own: dict[int, StoragePlace] = {}
@@ -401,7 +395,7 @@ def _base(graph: fx.Graph, storage: int) -> fx.Node | None:
     return next(
         (
             node for node, value in values
-            if is_plain(value) and _is_static(value) and _storage(value) == storage and _fills_its_storage(value)
+            if is_plain(value) and _is_static(value) and storage_id(value) == storage and _fills_its_storage(value)
         ),
         None,
     )  # fmt: skip

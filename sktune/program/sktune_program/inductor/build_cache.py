@@ -25,14 +25,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from torch._inductor import codecache
-from torch._inductor.cpp_builder import CppBuilder
-from torch._inductor.cpu_vec_isa import VecISA
-from torch._inductor.output_code import CompiledFxGraph
-from torch.utils._filelock import FileLock
-
+from ..torch_private import (
+    LOCK_TIMEOUT,
+    FileLock,
+    folder_of_entries,
+    get_lock_dir,
+    replaced,
+    resolve,
+    sha256_hash,
+    write_atomic,
+)
 from .processor import processor
 
 logger = logging.getLogger(__name__)
@@ -56,14 +59,14 @@ def shared_build(region: str) -> Iterator[None]:
     Args:
         region: digest of what is built; as a lock's name it may be coarser or finer than the cache's own keys.
     """
-    made: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-        (codecache, "_worker_compile_cpp", lambda _: build),
-        (codecache, "write", _whole),
-        (CompiledFxGraph, "write_to_disk", _rewritten),
-        (VecISA, "check_build", _tried_anew),
-        (codecache.GuardedCache, "iterate_over_candidates", lambda method: classmethod(_undamaged(method.__func__))),
+    made: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+        ("_worker_compile_cpp", lambda _: build),
+        ("write", _whole),
+        ("CompiledFxGraph.write_to_disk", _rewritten),
+        ("VecISA.check_build", _tried_anew),
+        ("GuardedCache.iterate_over_candidates", lambda method: classmethod(_undamaged(method.__func__))),
     )
-    patches = [patch.object(owner, name, make(getattr(owner, name))) for owner, name, make in made]
+    patches = [replaced(name, make(resolve(name))) for name, make in made]
     with _alone(region), ExitStack() as stack:
         for each in patches:
             stack.enter_context(each)
@@ -75,7 +78,7 @@ def build(lock_path: str, builders: Sequence[Any]) -> None:
 
     It replaces PyTorch's function of the same arguments, whose targets count as soon as they exist.
     """
-    with FileLock(lock_path, timeout=codecache.LOCK_TIMEOUT):
+    with FileLock(lock_path, timeout=LOCK_TIMEOUT):
         if is_built(builders):
             return
         for builder in builders:
@@ -108,7 +111,7 @@ def is_sound(file: Path) -> bool:
 
 
 def _seal(file: Path) -> None:
-    codecache.write_atomic(str(_seal_of(file)), json.dumps(_content_of_seal(file)))
+    write_atomic(str(_seal_of(file)), json.dumps(_content_of_seal(file)))
 
 
 def _seal_of(file: Path) -> Path:
@@ -157,13 +160,13 @@ def _rewritten(write: Callable[[Any], str]) -> Callable[[Any], str]:
 def _correct(path: Path, content: str | bytes) -> None:
     expected = content.encode() if isinstance(content, str) else content
     if path.read_bytes().strip() != expected.strip():  # the name's digest ignores space at both ends
-        codecache.write_atomic(str(path), content)
+        write_atomic(str(path), content)
     _use(path)
 
 
 def _tried_anew(check: Callable[[Any, str], bool]) -> Callable[[Any, str], bool]:
     """Return ``VecISA.check_build``, made to build again a library that is not sealed; one that loads is sealed."""
-    find = CppBuilder.get_target_file_path
+    find = resolve("CppBuilder.get_target_file_path")
 
     def tried(instructions: Any, code: str) -> bool:
         libraries: set[Path] = set()
@@ -178,7 +181,7 @@ def _tried_anew(check: Callable[[Any, str], bool]) -> Callable[[Any, str], bool]
                     path.with_name(path.name + LOADED).unlink(missing_ok=True)
             return str(path)
 
-        with patch.object(CppBuilder, "get_target_file_path", found):
+        with replaced("CppBuilder.get_target_file_path", found):
             is_usable = check(instructions, code)
         for library in libraries if is_usable else ():
             if not is_sound(library):
@@ -192,7 +195,7 @@ def _undamaged(candidates: Callable[..., Iterator[Any]]) -> Callable[..., Iterat
     """Return the method that unpickles entries, made to delete those whose content is not what their name says."""
 
     def checked(cache: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
-        folder = Path(cache._get_tmp_dir_for_key(key))  # noqa: SLF001 - the caches have no public interface
+        folder = Path(folder_of_entries(cache, key))
         for entry in folder.iterdir() if local and folder.is_dir() else ():
             if not entry.name.startswith("."):  # else another process is writing it
                 with suppress(OSError):
@@ -203,7 +206,7 @@ def _undamaged(candidates: Callable[..., Iterator[Any]]) -> Callable[..., Iterat
 
 
 def _check_entry(entry: Path) -> None:
-    if codecache.sha256_hash(entry.read_bytes()) == entry.name:
+    if sha256_hash(entry.read_bytes()) == entry.name:
         _use(entry)
         return
     logger.warning("%s is damaged; building it again", entry)
@@ -214,7 +217,7 @@ def _check_entry(entry: Path) -> None:
 def _alone(region: str) -> Iterator[None]:
     """Wait until no other process builds the region; the system releases the lock when its process ends."""
     try:
-        path = Path(codecache.get_lock_dir()) / f"sktune-{region}.lock"
+        path = Path(get_lock_dir()) / f"sktune-{region}.lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError:  # a folder that can only be read
         yield

@@ -11,14 +11,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import TracingContext, tracing
-from torch._inductor import config as inductor_config
-from torch._inductor.compile_fx import compile_fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..errors import CompileError, PlanError, described
 from ..plan import Options
+from ..torch_private import compile_fx, own_tracing
+from ..torch_private import config as inductor_config
 from . import cpp_wrapper, numerics
 from .build_cache import shared_build
 from .cuda_graph import CapturedRegion
@@ -157,7 +154,7 @@ def compile_region(slot: RegionSlot) -> CompiledRegion:
         with (
             shared_build(_lock_name(slot, rules)),
             torch.no_grad(),
-            tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))),
+            own_tracing(),
             inductor_config.patch(settings),
             kept_operators(keep_matmuls, keep_reductions),
             kept_casts(bool(chosen["emulate_precision_casts"])),

@@ -19,11 +19,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from torch._inductor import codecache
-from torch._inductor import config as inductor_config
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-from torchgen.aoti.fallback_ops import inductor_fallback_ops
-
+from ..torch_private import CppCodeCache, default_cache_dir, inductor_fallback_ops, replaced, resolve, write_atomic
+from ..torch_private import config as inductor_config
 from . import build_cache
 
 SETTINGS: dict[str, bool | str] = {
@@ -47,7 +44,7 @@ of all C++ wrappers would change: each worker would precompile 130 MB again, and
 """
 
 
-class ShimLibrary(codecache.CppCodeCache):
+class ShimLibrary(CppCodeCache):
     """Builds ``shims.cpp`` like Inductor's C++ code, into Inductor's cache."""
 
     cache: dict[str, Any] = {}
@@ -64,13 +61,13 @@ def identity() -> str:
 def quick_wrapper(device: str) -> Iterator[None]:
     """Within the context, Inductor's C++ wrappers for ``device`` build as described above."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(codecache, "_worker_compile_cpp", _build_in_parallel))
+        stack.enter_context(replaced("_worker_compile_cpp", _build_in_parallel))
         # The shims are declared in the precompiled header; without one, wrappers call the dispatcher.
         if device == "cpu" and inductor_config.cpp_cache_precompile_headers:
             _load_shims()
             missing: dict[str, Any] = {name: {} for name in SHIMS if name not in inductor_fallback_ops}
             stack.enter_context(patch.dict(inductor_fallback_ops, missing))
-            stack.enter_context(patch.object(codecache, "_get_cpp_wrapper_header", _header))
+            stack.enter_context(replaced("_get_cpp_wrapper_header", _header))
         yield
 
 
@@ -87,7 +84,7 @@ def _load_shims() -> None:
     ctypes.CDLL(library._name, mode=ctypes.RTLD_GLOBAL)  # noqa: SLF001 - ctypes has no public name for its path
 
 
-_original_header: Callable[..., str] = codecache._get_cpp_wrapper_header  # noqa: SLF001
+_original_header: Callable[..., str] = resolve("_get_cpp_wrapper_header")
 
 
 def _header(device: str, aot_mode: bool = False) -> str:
@@ -98,7 +95,7 @@ def _header(device: str, aot_mode: bool = False) -> str:
     path = _FOLDER / f"sktune_wrapper_{sha256(text.encode()).hexdigest()[:16]}.h"  # other versions have others
     if not path.exists() or path.read_text() != text:
         path.parent.mkdir(parents=True, exist_ok=True)
-        codecache.write_atomic(str(path), text)
+        write_atomic(str(path), text)
     return str(path)
 
 

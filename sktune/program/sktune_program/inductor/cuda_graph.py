@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from ..torch_private import is_static
+
 logger = logging.getLogger(__name__)
 
 WARM_UP_CALLS = 2
@@ -109,9 +111,7 @@ class CapturedRegion:
         return tuple(
             index
             for index, value in enumerate(inputs)
-            if isinstance(value, torch.nn.Parameter)
-            or index in self._state
-            or getattr(value, "_dynamo_static_input_type", None) is not None
+            if isinstance(value, torch.nn.Parameter) or index in self._state or is_static(value)
         )
 
     def _capture(self, inputs: tuple[Any, ...], in_place: Sequence[int]) -> _Captured | None:

@@ -9,13 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from torch._inductor.codecache import PyCodeCache
-from torch._inductor.codegen.cpp_template import CppTemplate
-from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
-from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-from torch._inductor.select_algorithm import TritonTemplate
+from ..torch_private import replaced, resolve
 
 _PROCESS_SPECIFIC = re.compile(r" at 0x[0-9a-f]+|^# AOT ID: .*$", re.MULTILINE)
 """Text that differs between processes: addresses of Inductor's functions, and the number of the graph."""
@@ -25,14 +20,14 @@ _PROCESS_SPECIFIC = re.compile(r" at 0x[0-9a-f]+|^# AOT ID: .*$", re.MULTILINE)
 def recorded_code() -> Iterator[list[str]]:
     """Collect digests of the code modules that Inductor loads, whether generated now or earlier."""
     digests: list[str] = []
-    load = PyCodeCache.load_by_key_path
+    load = resolve("PyCodeCache.load_by_key_path")
 
     def recorded(key: str, path: str, *arguments: Any, **keywords: Any) -> Any:
         source = _PROCESS_SPECIFIC.sub("", Path(path).read_text(encoding="utf-8"))
         digests.append(hashlib.sha256(source.encode()).hexdigest())
         return load(key, path, *arguments, **keywords)
 
-    with patch.object(PyCodeCache, "load_by_key_path", recorded):
+    with replaced("PyCodeCache.load_by_key_path", recorded):
         yield digests
 
 
@@ -49,9 +44,8 @@ def stable_names() -> Iterator[None]:
         return lambda self, name, described: write(self, name, described.rpartition(" ")[0])
 
     with ExitStack() as stack:
-        for template in (CppTemplate, TritonTemplate):
-            stack.enter_context(patch.object(template, "index_counter", itertools.count()))
-        for generator in (PythonWrapperCodegen, CppWrapperCpu):
-            write_constant = without_address(generator.write_constant)
-            stack.enter_context(patch.object(generator, "write_constant", write_constant))
+        for numbers in ("CppTemplate.index_counter", "TritonTemplate.index_counter"):
+            stack.enter_context(replaced(numbers, itertools.count()))
+        for writer in ("PythonWrapperCodegen.write_constant", "CppWrapperCpu.write_constant"):
+            stack.enter_context(replaced(writer, without_address(resolve(writer))))
         yield

@@ -43,7 +43,7 @@ for _operator in (scope_enter, scope_exit):
 def _keep_strict_marks() -> None:
     """Make Inductor refuse strict marks as it compiles them, where it would remove them: then they cannot raise."""
     if number_of(torch.__version__) < KEEPS_MARKS_SINCE:
-        from torch._inductor.lowering import register_lowering
+        from ..torch_private import register_lowering
 
         register_lowering(scope_enter.default, type_promotion_kind=None)(_entered)
 

@@ -16,14 +16,17 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._inductor import decomposition, ir, lowering, scheduler
-from torch._inductor.codegen.cpp import CppKernel, CppVecOverrides
-from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._inductor.dependencies import WeakDep
-from torch._inductor.fx_passes import post_grad
-from torch._inductor.kernel.bmm import aten_bmm
-from torch._inductor.kernel.mm_common import mm_args
 
+from ..torch_private import (
+    CustomGraphPass,
+    IRNode,
+    TensorBox,
+    fallback_handler,
+    fast_random_decomps,
+    lowerings,
+    replaced,
+    resolve,
+)
 from .versions import DIVIDES_BY_CONSTANTS_SINCE, ORDERS_WRITES_SINCE, number_of
 
 aten = torch.ops.aten
@@ -58,7 +61,7 @@ FUNCTIONS_ON_GPU = frozenset((
 # Inductor's lowering of these already calls ATen's kernel if max-autotune may only choose ATen. On a GPU it has two for
 # ``addmm``, and chooses by timing.
 _EXTERN_BY_CHOICE = ("mm", "addmm", "baddbmm")
-_NEGATED: Callable[..., Any] = lowering.lowerings[aten.neg.default]
+_NEGATED: Callable[..., Any] = lowerings[aten.neg.default]
 _ROOT = -0.5
 """The exponent for which ATen's kernel for CPUs computes a reciprocal square root (Gemma's norms)."""
 
@@ -99,13 +102,11 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
     """Within the context, Inductor leaves matrix products, reductions, or both to ATen."""
     kept = [*_overloads(MATMULS if matmuls else ()), *_overloads(REDUCTIONS if reductions else ())]
     extern = set(_overloads(_EXTERN_BY_CHOICE))
-    lowered: dict[Any, Any] = {
-        op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in kept if op not in extern
-    }
+    lowered: dict[Any, Any] = {op: fallback_handler(op, add_to_fallback_set=False) for op in kept if op not in extern}
     if matmuls:
         lowered[aten.bmm.default] = _extern_bmm
-        lowered[aten.addmm.default] = _extern_addmm(lowering.lowerings[aten.addmm.default])
-    decompositions = decomposition.fast_random_decomps()  # Inductor compiles with this table, or with a part of it
+        lowered[aten.addmm.default] = _extern_addmm(lowerings[aten.addmm.default])
+    decompositions = fast_random_decomps()  # Inductor compiles with this table, or with a part of it
     functions = {op: name for name in FUNCTIONS_ON_GPU if reductions for op in _overloads((name,))}
     chosen = {op: _lowered_unless_kept(name, op) for op, name in functions.items()}
     decomposed = {
@@ -124,10 +125,10 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
     divides = number_of(torch.__version__) >= DIVIDES_BY_CONSTANTS_SINCE
     try:
         with (
-            patch.dict(lowering.lowerings, lowered | chosen),
-            patch.dict(lowering._maybe_layout_constraints, layouts),  # noqa: SLF001 - no public way
+            patch.dict(lowerings, lowered | chosen),
+            patch.dict(resolve("_maybe_layout_constraints"), layouts),
             # It finds constant divisors; in these versions, nothing else asks.
-            nullcontext() if divides else patch.object(lowering, "get_constant_value", lambda _: None),
+            nullcontext() if divides else replaced("get_constant_value", lambda _: None),
         ):
             yield
     finally:
@@ -144,17 +145,17 @@ def kept_casts(emulates: bool) -> Iterator[None]:
     if not emulates:
         yield
         return
-    cast: Callable[..., Any] = CppVecOverrides.to_dtype
+    cast: Callable[..., Any] = resolve("CppVecOverrides.to_dtype")
     if "use_compute_types" not in inspect.signature(cast).parameters:
 
         def renamed(x: Any, dtype: Any, src_dtype: Any = None, use_compute_types: bool = True) -> Any:
             return cast(x, dtype, src_dtype, use_compute_types)
 
         renamed.__name__ = cast.__name__  # Inductor looks it up by name
-        takes_rounding: Any = patch.object(CppVecOverrides, "to_dtype", staticmethod(renamed))
+        takes_rounding: Any = replaced("CppVecOverrides.to_dtype", staticmethod(renamed))
     else:
         takes_rounding = nullcontext()
-    with patch.object(CppKernel, "cache_dtype_convert", lambda *_: None), takes_rounding:
+    with replaced("CppKernel.cache_dtype_convert", lambda *_: None), takes_rounding:
         yield
 
 
@@ -169,10 +170,10 @@ def kept_copies(writes: bool) -> Iterator[None]:
     if not writes:
         yield
         return
-    place = vars(ir.ConcatKernel)["realize_into"].__func__
+    place = resolve("ConcatKernel.realize_into").__func__
 
     def place_copy(kernel: Any, source: Any, target: Any, /, **_: Any) -> Any:  # torch 2.15 also asks for copies
-        copy = ir.Pointwise.create(
+        copy = resolve("Pointwise.create")(
             device=source.get_device(),
             dtype=source.get_dtype(),
             inner_fn=source.make_loader(),
@@ -181,8 +182,8 @@ def kept_copies(writes: bool) -> Iterator[None]:
         return place(kernel, copy.data, target)
 
     with (
-        patch.object(post_grad, "remove_noop_ops", lambda graph: None),
-        patch.object(ir.ConcatKernel, "realize_into", classmethod(place_copy)),
+        replaced("remove_noop_ops", lambda graph: None),
+        replaced("ConcatKernel.realize_into", classmethod(place_copy)),
     ):
         yield
 
@@ -198,14 +199,16 @@ def kept_order() -> Iterator[None]:
         yield
         return
 
+    weak = resolve("WeakDep")
+
     def prune(node: Any, fused: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
         """Forget only that a fused kernel must wait for itself."""
-        waits = [dependency for dependency in node.unmet_dependencies if isinstance(dependency, WeakDep)]
+        waits = [dependency for dependency in node.unmet_dependencies if isinstance(dependency, weak)]
         itself = {each for each in waits if fused[buffers[each.name].defining_op_name()] is node}
         node.unmet_dependencies = node.unmet_dependencies - itself
         node.set_read_writes(node.read_writes.remove_reads(itself))
 
-    with patch.object(scheduler, "_prune_redundant_deps", prune):
+    with replaced("_prune_redundant_deps", prune):
         yield
 
 
@@ -231,11 +234,11 @@ def _decomposed_unless_kept(name: str, decompose: Callable[..., Any]) -> Callabl
 
 
 def _lowered_unless_kept(name: str, op: Any) -> Callable[..., Any]:
-    call = lowering.fallback_handler(op, add_to_fallback_set=False)
-    fused = lowering.lowerings.get(op, call)
+    call = fallback_handler(op, add_to_fallback_set=False)
+    fused = lowerings.get(op, call)
 
     def lowered(*arguments: Any, **keywords: Any) -> Any:
-        values = [value for value in arguments if isinstance(value, ir.IRNode)]
+        values = [value for value in arguments if isinstance(value, IRNode)]
         device = "cuda" if any(value.get_device_or_error().type == "cuda" for value in values) else "cpu"
         is_kept = is_function_kept(name, values[0].get_dtype(), device)
         return (call if is_kept else fused)(*arguments, **keywords)
@@ -251,7 +254,7 @@ def _constrain_if_kept(name: str, node: torch.fx.Node, *args: Any, **keywords: A
 def _negated(value: Any) -> Any:
     """Lower a negation: Triton subtracts from zero, which makes the negative of zero positive."""
     if value.get_dtype() in (*WIDE, *NARROW) and value.get_device().type == "cuda":
-        return lowering.lowerings[aten.mul.Tensor](value, -1.0)
+        return lowerings[aten.mul.Tensor](value, -1.0)
     return _NEGATED(value)
 
 
@@ -263,12 +266,12 @@ def _is_power_fused(base: Any, exponent: Any, device: str) -> bool:
 
 def _lowered_power() -> Callable[..., Any]:
     op = aten.pow.Tensor_Scalar
-    fused, call = lowering.lowerings[op], lowering.fallback_handler(op, add_to_fallback_set=False)
+    fused, call = lowerings[op], fallback_handler(op, add_to_fallback_set=False)
 
     def lowered(base: Any, exponent: Any) -> Any:
         if not _is_power_fused(base.get_dtype(), exponent, base.get_device().type):
             return call(base, exponent)
-        return lowering.lowerings[aten.rsqrt.default](base) if exponent == _ROOT else fused(base, exponent)
+        return lowerings[aten.rsqrt.default](base) if exponent == _ROOT else fused(base, exponent)
 
     return lowered
 
@@ -286,9 +289,9 @@ def _constrain_to_eager_strides(node: torch.fx.Node, *args: Any, **keywords: Any
         if isinstance(value, (list, tuple)):
             return type(value)(map(constrained, value, argument))
         expected = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
-        if not isinstance(value, ir.TensorBox) or not isinstance(expected, torch.Tensor):
+        if not isinstance(value, TensorBox) or not isinstance(expected, torch.Tensor):
             return value
-        return ir.ExternKernel.require_exact_strides(value, expected.stride())
+        return resolve("ExternKernel.require_exact_strides")(value, expected.stride())
 
     return (
         tuple(map(constrained, args, node.args)),
@@ -298,12 +301,12 @@ def _constrain_to_eager_strides(node: torch.fx.Node, *args: Any, **keywords: Any
 
 def _extern_bmm(mat1: Any, mat2: Any) -> Any:
     """Lower ``bmm`` to ATen's kernel, as max-autotune does if that kernel is fastest."""
-    _, _, _, layout, mat1, mat2 = mm_args(mat1, mat2)
-    return aten_bmm.bind((mat1, mat2), layout).output_node()
+    _, _, _, layout, mat1, mat2 = resolve("mm_args")(mat1, mat2)
+    return resolve("aten_bmm").bind((mat1, mat2), layout).output_node()
 
 
 def _extern_addmm(by_choice: Callable[..., Any]) -> Callable[..., Any]:
-    call = lowering.fallback_handler(aten.addmm.default, add_to_fallback_set=False)
+    call = fallback_handler(aten.addmm.default, add_to_fallback_set=False)
 
     def lowered(bias: Any, *factors: Any, **scales: Any) -> Any:
         return (call if bias.get_device().type == "cuda" else by_choice)(bias, *factors, **scales)

@@ -22,6 +22,7 @@ from torch.fx.passes.split_module import split_module
 
 from ..errors import CompileError, PlanError
 from ..plan import Option, Options
+from ..torch_private import storage_id
 from .border import (
     ALIGNMENT,
     Border,
@@ -292,14 +293,14 @@ class _Memory:
         for node in whole.graph.nodes:
             captured = node.meta.get("example_value")
             if node.op == "placeholder" and is_plain(captured) and is_plain(real[node.name]):
-                self._storages[_identity(captured)] = real[node.name].untyped_storage()
+                self._storages[storage_id(captured)] = real[node.name].untyped_storage()
 
     def storage(self, captured: Any) -> int:
         """Return the identity of the memory of a captured value: equal for those that share it; 0 for what has none."""
         if not is_plain(captured):
             return 0
-        storage = self._storages.get(_identity(captured))
-        return _identity(captured) if storage is None else storage.data_ptr()
+        storage = self._storages.get(storage_id(captured))
+        return storage_id(captured) if storage is None else storage.data_ptr()
 
     def of_input(self, name: str) -> int:
         """Return the same for an input of the graph."""
@@ -330,14 +331,10 @@ class _Memory:
             return value
         if not is_plain(value) or not all(isinstance(each, int) for each in (value.storage_offset(), _nbytes(value))):
             return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-        identity = _identity(value)
+        identity = storage_id(value)
         if identity not in self._storages:
             self._storages[identity] = torch.UntypedStorage(_nbytes(value), device=value.device)
         return StoragePlace.of(value).tensor(self._storages[identity])
-
-
-def _identity(captured: torch.Tensor) -> int:
-    return int(captured.untyped_storage()._cdata)  # noqa: SLF001 - fake tensors have no address
 
 
 def _nbytes(value: torch.Tensor) -> Any:
@@ -358,7 +355,7 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
     first: dict[int, tuple[int, StoragePlace]] = {}
     for index, value in enumerate(captured):
         if is_plain(value):
-            first.setdefault(_identity(value), (index, StoragePlace.of(value)))
+            first.setdefault(storage_id(value), (index, StoragePlace.of(value)))
     outputs = Outputs.of(graph, returned, first)
     _open_windows(graph, [node for node in graph.nodes if node.op == "placeholder"], windows)
     graph.output(outputs.nodes)

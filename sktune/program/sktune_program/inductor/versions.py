@@ -3,12 +3,7 @@
 Found by ``tests/backends`` on a CPU, with torch 2.8.0, 2.10.0, 2.13.0, 2.14.0 and 2.15.0, each in an environment of its
 own. A version between two of these is taken for the less exact one.
 
-The private names of torch that this package uses are the same in these five versions, except for:
-
-* ``use_compute_types``, an argument of ``CppVecOverrides.to_dtype`` since 2.13 (``numerics.kept_casts``);
-* ``enable_line_tables``, an option since 2.13 (``cpp_wrapper``);
-* ``.load_ok``, a file of ``VecISA.check_build`` since 2.14 (``build_cache``);
-* ``allow_alias``, an argument of ``ConcatKernel.realize_into`` since 2.15 (``numerics.kept_copies``).
+``torch_private`` has the names on which this package relies, and says what has changed in them.
 """
 
 from __future__ import annotations
