@@ -34,7 +34,7 @@ from mcp.types import (
 from pydantic import Field, ValidationError
 
 from sktune.agents import jobs
-from sktune.agents.jobs import COMMAND, Job, JobState
+from sktune.agents.jobs import COMMAND, BackgroundJob, JobState
 from sktune.agents.permissions import Permissions
 from sktune.analysis.model_folder import model_or_recipe
 from sktune.backends import backend_info
@@ -315,7 +315,7 @@ class Tools:
             raise BadInputError(message or f"{name!r} died; see {job.log}, then start it again")
         return self._state(name, job) | {"events": events, "next": number}
 
-    def _state(self, name: str, job: Job | None, *, with_workers: bool = False) -> dict[str, Any]:
+    def _state(self, name: str, job: BackgroundJob | None, *, with_workers: bool = False) -> dict[str, Any]:
         """Return the current state of a study or an analysis."""
         runs_in_shell = is_held(self._database(name).parent / "lock")
         state: dict[str, Any] = {"name": name, "state": "running" if runs_in_shell else "idle"}

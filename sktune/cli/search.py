@@ -1,7 +1,6 @@
 """Commands that search: ``search`` and ``analyze``."""
 
 import webbrowser
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +12,8 @@ from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.live import following
-from sktune.cli.views.models import models_table, rows_of
 from sktune.cli.views.progress import PlainView
 from sktune.cli.views.search import result_table
-from sktune.cluster.model_list import read_models
-from sktune.cluster.side_by_side import search_all
 from sktune.core.errors import BackendError, BadInputError
 from sktune.core.events import Event, print_event
 from sktune.core.events.analysis import AnalysisFinished
@@ -69,7 +65,7 @@ def search(
         _rehearse(request, json=json)
         return
     if models:
-        _search_all(read_models(models, request), json=json)
+        _search_all(models, request, json=json)
         return
     began_s = process_began_s()
     people = Terminal(stderr=json)
@@ -105,8 +101,13 @@ def _rehearse(request: Request, *, json: bool) -> None:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _search_all(requests: Sequence[Request], *, json: bool) -> None:
+def _search_all(models: Path, request: Request, *, json: bool) -> None:
     """Search for each model; a line for each event has the study's name before it."""
+    from sktune.cli.views.models import models_table, rows_of
+    from sktune.cluster.model_list import read_models
+    from sktune.cluster.side_by_side import search_all
+
+    requests = read_models(models, request)
     people = Terminal(stderr=json)
     views = {request.study: PlainView(partial(_print_of, people, request.study)) for request in requests}
 

@@ -1,7 +1,7 @@
 """Commands that read studies: ``show``, ``report`` and ``compare``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -16,14 +16,15 @@ from sktune.core.errors import BadInputError, SktuneError, StudyError
 from sktune.core.events import print_event
 from sktune.core.events.studies import CompareFinished, ReportWritten, StudiesListed, StudyRow, StudyShown, WhyShown
 from sktune.core.files import real_path
-from sktune.profiling.analysis import Profile, analyse
-from sktune.profiling.readers.reading import read_profile
 from sktune.reports import dashboard, outputs
 from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.storage import undamaged
 from sktune.study.stored_space import space_of
 from sktune.study.study import TuningStudy, sqlite_url
+
+if TYPE_CHECKING:
+    from sktune.profiling.analysis import Profile
 
 
 @app.command()
@@ -139,9 +140,14 @@ def report(
         print_event(ReportWritten(files=[str(path) for path in files]))
 
 
-def _profiles(before: Path | None, after: Path | None) -> tuple[Profile, ...]:
+def _profiles(before: Path | None, after: Path | None) -> "tuple[Profile, ...]":
     if after and not before:
         raise BadInputError("--profile-after shows what changed; give the baseline's with --profile, too")
+    if not before:
+        return ()
+    from sktune.profiling.analysis import analyse
+    from sktune.profiling.readers.reading import read_profile
+
     return tuple(analyse(read_profile(path)) for path in (before, after) if path)
 
 

@@ -146,6 +146,6 @@ def test_only_a_process_is_stopped(number: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("os.kill", lambda *_: pytest.fail("a signal is sent"))
     monkeypatch.setattr("socket.gethostname", lambda: "h")
     (tmp_path / "lock").write_text(number)
-    job = jobs.Job("ours", (), "study_finished", True, "h", 0, tmp_path)
+    job = jobs.BackgroundJob("ours", (), "study_finished", True, "h", 0, tmp_path)
     with pytest.raises(BadInputError, match="has no process ID"):
         job.stop()
