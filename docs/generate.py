@@ -20,11 +20,11 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
 from sktune.cli.app import load
-from sktune.core.events import EVENTS, Event
-from sktune.core.events.base import Absent
+from sktune.core.errors import ExitCode
+from sktune.core.events.base import Absent, Event
+from sktune.core.events.catalogue import EVENTS
 from sktune.core.events.search import SEARCH_EVENTS, ModelsFinished
 from sktune.core.events.workers import WORKER_EVENTS
-from sktune.core.exit_codes import ExitCode
 
 DOCS = Path(__file__).parent
 SCHEMA = DOCS / "schema" / "events-v1.json"

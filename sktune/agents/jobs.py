@@ -32,8 +32,8 @@ from pydantic import Field, ValidationError
 
 from sktune.core.documents import Document
 from sktune.core.errors import BadInputError
-from sktune.core.events import parse_event
 from sktune.core.events.commands import CommandFailed, CommandStopped
+from sktune.core.events.lines import parse_event
 from sktune.core.files import read_text
 from sktune.core.plain_data import load_json
 from sktune.study.claims import is_held

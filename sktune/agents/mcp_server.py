@@ -40,8 +40,8 @@ from sktune.analysis.model_folder import model_or_recipe
 from sktune.backends import backend_info
 from sktune.backends.installed import package_version
 from sktune.core.errors import BadInputError, SktuneError, StorageError, StudyError, nearest
-from sktune.core.events import parse_event
 from sktune.core.events.analysis import AnalysisFinished
+from sktune.core.events.lines import parse_event
 from sktune.core.events.search import StudyFinished
 from sktune.core.files import real_path
 from sktune.core.search_options import MODELS, OPTIONS, Opt, Taking, fields_of, taking

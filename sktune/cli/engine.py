@@ -8,7 +8,7 @@ from sktune.cli import options as arg
 from sktune.cli.app import engines
 from sktune.cli.terminal import Terminal
 from sktune.core.codec import encoded
-from sktune.core.events import print_event
+from sktune.core.events.lines import print_event
 from sktune.core.events.values import HostFacts
 from sktune.core.events.workers import EngineChecked
 from sktune.core.space import SpaceSpec

@@ -12,11 +12,10 @@ from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.findings import findings_table
 from sktune.cli.views.inspection import inspection_view
-from sktune.core.errors import BadInputError
-from sktune.core.events import print_event
+from sktune.core.errors import BadInputError, ExitCode
 from sktune.core.events.commands import CalibrateFinished, DoctorFinished, Inspected, ProfileFinished, State
+from sktune.core.events.lines import print_event
 from sktune.core.events.scopes import FusionFinished
-from sktune.core.exit_codes import ExitCode
 from sktune.core.search_options import MODELS, Group, fields_of
 from sktune.study.result import stored_result
 from sktune.tuning.request import Request

@@ -12,8 +12,8 @@ from sktune.cli import options as arg
 from sktune.cli.app import app, recipes
 from sktune.cli.terminal import Terminal, encodable
 from sktune.core.errors import BadInputError
-from sktune.core.events import print_event
 from sktune.core.events.commands import PlanApplied, PlanUndone, Rechecked, RecipeWritten
+from sktune.core.events.lines import print_event
 from sktune.core.events.scopes import PlanChecked
 from sktune.core.files import create_text
 from sktune.core.search_options import fields_of

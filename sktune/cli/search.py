@@ -14,13 +14,13 @@ from sktune.cli.terminal import Terminal
 from sktune.cli.views.live import following
 from sktune.cli.views.progress import PlainView
 from sktune.cli.views.search import result_table
-from sktune.core.errors import BackendError, BadInputError
-from sktune.core.events import Event, print_event
+from sktune.core.errors import BackendError, BadInputError, ExitCode
 from sktune.core.events.analysis import AnalysisFinished
+from sktune.core.events.base import Event
 from sktune.core.events.commands import Rehearsed
+from sktune.core.events.lines import print_event
 from sktune.core.events.search import ModelsFinished, StudyFinished
 from sktune.core.events.studies import PageServed
-from sktune.core.exit_codes import ExitCode
 from sktune.core.search_options import Group, fields_of
 from sktune.tuning import fewer_layers
 from sktune.tuning.request import Request

@@ -13,7 +13,7 @@ from sktune.cli.views.search import comparison_table, result_table, studies_tabl
 from sktune.cli.views.workers import worker_lines
 from sktune.core.codec import encoded
 from sktune.core.errors import BadInputError, SktuneError, StudyError
-from sktune.core.events import print_event
+from sktune.core.events.lines import print_event
 from sktune.core.events.studies import CompareFinished, ReportWritten, StudiesListed, StudyRow, StudyShown, WhyShown
 from sktune.core.files import real_path
 from sktune.reports import dashboard, outputs

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from sktune.backends import backend_info
 from sktune.core.errors import BackendError, BadInputError
-from sktune.core.events import Event
+from sktune.core.events.base import Event
 from sktune.core.events.commands import Finding, State
 from sktune.core.events.search import TrialFinished, TrialStarted
 from sktune.core.space import SearchSpace

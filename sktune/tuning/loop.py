@@ -18,7 +18,7 @@ from sktune.core.errors import (
     StudyHeldError,
     TargetError,
 )
-from sktune.core.events import Event, Listener
+from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import (
     Converged,
     CoresChosen,

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, BadInputError, PlanError, TargetError
-from sktune.core.exit_codes import ExitCode
+from sktune.core.errors import BackendError, BadInputError, ExitCode, PlanError, TargetError
 from sktune.core.files import real_path
 from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file

@@ -6,7 +6,7 @@ from typing import Any
 
 from sktune.backends.info import BackendInfo
 from sktune.core.codec import encoded
-from sktune.core.events import Listener
+from sktune.core.events.base import Listener
 from sktune.core.events.search import TrialFinished, TrialStarted
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout

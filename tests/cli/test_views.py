@@ -13,7 +13,7 @@ from sktune.cli.views.findings import findings_table
 from sktune.cli.views.inspection import inspection_view
 from sktune.cli.views.live import LiveView
 from sktune.cli.views.progress import PlainView, lines_of
-from sktune.core.events import Event
+from sktune.core.events.base import Event
 from sktune.core.events.commands import Finding, State
 from sktune.core.events.search import SearchStarted, TargetReady, TrialFinished, TrialStage, TrialStarted
 from sktune.core.outcome import Reason

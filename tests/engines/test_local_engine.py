@@ -17,7 +17,7 @@ from rich.console import Console
 from sktune.cli.views.search import result_table
 from sktune.core.codec import encoded
 from sktune.core.errors import BackendError, BadInputError
-from sktune.core.events import Event, Listener
+from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import FinalStage
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec

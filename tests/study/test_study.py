@@ -17,8 +17,7 @@ import optuna
 import pytest
 
 from sktune.core.codec import decoded, encoded
-from sktune.core.errors import StorageError, StudyError
-from sktune.core.exit_codes import ExitCode
+from sktune.core.errors import ExitCode, StorageError, StudyError
 from sktune.core.outcome import Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind

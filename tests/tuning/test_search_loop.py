@@ -13,7 +13,7 @@ import pytest
 
 from sktune.cli.views.progress import PlainView
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
-from sktune.core.events import EVENTS
+from sktune.core.events.catalogue import EVENTS
 from sktune.core.fused_scopes import FusedPart, FusedScope
 from sktune.core.layout import Kernel
 from sktune.core.outcome import Outcome, Reason, Stage

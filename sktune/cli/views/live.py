@@ -16,7 +16,7 @@ from rich.text import Text
 
 from sktune.cli.views.progress import Gains, PlainView, duration, figure, left_of, lines_of
 from sktune.cli.views.strip import plan_strip, sparkline
-from sktune.core.events import Event, Listener
+from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import (
     FinalStage,
     FinalStarted,

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import singledispatch
 
-from sktune.core.events import Event
 from sktune.core.events.analysis import AnalysisStarted, GuideWalked
+from sktune.core.events.base import Event
 from sktune.core.events.search import (
     Converged,
     CoresChosen,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar, TypedDict
 
+from sktune.core.errors import ExitCode
 from sktune.core.events.base import ABSENT, Absent, Event
 from sktune.core.events.values import (
     Bottleneck,
@@ -16,7 +17,6 @@ from sktune.core.events.values import (
     ProfileComparison,
     VerificationSummary,
 )
-from sktune.core.exit_codes import ExitCode
 from sktune.core.layout import Layer, UnitShown
 from sktune.core.plan import Option
 

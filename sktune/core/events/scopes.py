@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, TypedDict
 
 from pydantic import Field
 
+from sktune.core.errors import ExitCode
 from sktune.core.events.base import Event
 from sktune.core.events.values import Count
-from sktune.core.exit_codes import ExitCode
 
 
 @dataclass(frozen=True, slots=True, order=True)
