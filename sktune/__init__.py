@@ -12,15 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from sktune.core.delivery import ExpectedCode
 from sktune.core.errors import BadInputError, PlanError, SktuneError, nearest
-from sktune.core.plan import Plan, Scope
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.search_options import SearchOptions, taking
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from sktune.core.plan import Plan, Scope
     from sktune.core.plan_file import read_plan
     from sktune.reports.result import Result
     from sktune.study.result import SearchResult
@@ -29,8 +28,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Imported on first use: torch takes seconds, and a worker does not need Optuna.
-_LAZY = {"SearchResult": "sktune.study.result", "Target": "sktune.targets.base", "read_plan": "sktune.core.plan_file"}
+# Imported on first use: torch takes seconds, a worker does not need Optuna, and ``sktune.launch`` needs no package.
+_LAZY = {
+    "Plan": "sktune.core.plan",
+    "Scope": "sktune.core.plan",
+    "SearchResult": "sktune.study.result",
+    "Target": "sktune.targets.base",
+    "read_plan": "sktune.core.plan_file",
+}
 
 __all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "load", "read_plan", "search"]
 
@@ -85,7 +90,7 @@ def load(study: str, runs: Path | str = "runs", storage: str | None = None) -> "
 
 
 def apply(
-    module: "nn.Module", plan: Plan | Path | str, backend: str | None = None, *, strict: bool = False
+    module: "nn.Module", plan: "Plan | Path | str", backend: str | None = None, *, strict: bool = False
 ) -> "MarkedModel":
     """Put a plan's scopes on ``module``, before its decode step is compiled.
 
@@ -108,6 +113,8 @@ def apply(
     """
     from sktune.backends import all_backends
     from sktune.backends.installed import NOT_INSTALLED, package_version
+    from sktune.core.delivery import ExpectedCode
+    from sktune.core.plan import Plan
     from sktune.core.plan_file import read_plan_file
     from sktune.targets.marks import attach, scope_maker
     from sktune.targets.strict import StrictPlan

@@ -50,10 +50,10 @@ def found(findings: tuple[Finding, ...], what: str) -> Finding:
 # Stand-ins for torch 2.8 and torch_npu 2.8, with what the probe asks them.
 STANDS_IN = {
     "torch/__init__.py": (
-        "__version__ = '2.8.0'\nfrom types import SimpleNamespace as S\n"
+        "__version__ = '2.8.0'\nfrom types import SimpleNamespace as S\nfrom torch import compiler\n"
         "npu = S(device_count=lambda: 16, get_device_name=lambda index: 'Ascend910_9392')\n"
     ),
-    "torch/_dynamo.py": "def list_backends(exclude_tags):\n    return ['inductor', 'npugraph_ex']\n",
+    "torch/compiler.py": "def list_backends(exclude_tags):\n    return ['inductor', 'npugraph_ex']\n",
     "torch_npu/__init__.py": "__version__ = '2.8.0.post4'\n",
     "torchair/__init__.py": (
         "from types import SimpleNamespace as S\n"

@@ -8,7 +8,7 @@ from sktune.backends.info import BackendInfo
 from sktune.backends.options import ListedOptions, OptionSpec
 from sktune.core.outcome import FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan
-from sktune.worker.jobs import DurationEstimates, Opened, ProcessComparison, RunnerTraits
+from sktune.worker.jobs import DurationEstimates, Opened, ProcessComparison, RunnerTraits, silent
 
 OPTIONS = ListedOptions("toy", {"pause": OptionSpec(("short", "long"), "short", "how long a scope waits")})
 TOY = BackendInfo("toy", "toy:Toy", devices=("cpu",), options=OPTIONS, fingerprint=lambda spec: {"toy": "1"})
@@ -55,7 +55,10 @@ class ToyRunner:
     def nothing(self, *_):
         return None
 
-    __exit__ = close = sample_noise_floor = deliver = nothing
+    __exit__ = close = sample_noise_floor = deliver = check_machine = nothing
+
+    def run(self, job, report=silent, /):
+        return job.run(self, report)
 
     def open(self):
         from sktune.targets.loading import load
@@ -72,18 +75,18 @@ class ToyRunner:
         base_ms, own_ms = wait_ms(Plan(), names), wait_ms(plan, names)
         return Speedup(base_ms, own_ms, base_ms / own_ms, None, 1)
 
-    def judge(self, request, report, /):
+    def judge(self, job, report, /):
         report("compile")
-        return Outcome(speedup=self.speedup(request.plan), seconds={"compile": 0.1})
+        return Outcome(speedup=self.speedup(job.plan), seconds={"compile": 0.1})
 
-    def shortlist(self, plans, report, /):
-        return [name for name, plan in sorted(plans, key=lambda named: self.speedup(named[1]).latency_ms)]
+    def shortlist(self, job, report, /):
+        return [name for name, plan in sorted(job.plans, key=lambda named: self.speedup(named[1]).latency_ms)]
 
-    def verify(self, request, report, /):
+    def verify(self, job, report, /):
         return {}
 
-    def compare(self, request, report, /):
-        plans = [("baseline", Plan()), *request.plans]
+    def compare(self, job, report, /):
+        plans = [("baseline", Plan()), *job.plans]
         return ProcessComparison([FinalRow(name, self.speedup(plan), "identical", None) for name, plan in plans])
 
     def pace(self, opened, trials, /):
