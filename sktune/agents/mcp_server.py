@@ -176,7 +176,9 @@ def _argument(option: Opt) -> inspect.Parameter:
     kind: Any = Literal[option.choices] if option.choices else str if option.value_type is Path else option.value_type
     text = re.sub(r"--[a-z][a-z-]+", lambda flag: flag[0].removeprefix("--").replace("-", "_"), option.help)
     is_flag = option.kind is bool
-    annotation: Any = Annotated[kind if is_flag else kind | None, Field(description=text, ge=option.at_least)]
+    annotation: Any = Annotated[
+        kind if is_flag else kind | None, Field(description=text, ge=option.at_least, gt=option.more_than_s)
+    ]
     return inspect.Parameter(
         option.name, inspect.Parameter.KEYWORD_ONLY, default=False if is_flag else None, annotation=annotation
     )

@@ -4,6 +4,7 @@ An option is a field of ``SearchOptions``. Its annotation has the type of its va
 """
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
@@ -57,6 +58,7 @@ class Opt:
         choices: the only values that are allowed; empty if other code decides that.
         at_least: the least number that is allowed.
         counts: what the number counts, for the message about a smaller one.
+        more_than_s: the time in seconds that a finite value must be longer than.
         parse: returns the field's value for the text that users give; None if they give the value itself.
         is_of_program: whether a recipe's program decides it, so that it cannot be given with ``--recipe``.
         in_lists: whether a list of models can set it for each of its searches.
@@ -73,6 +75,7 @@ class Opt:
     choices: tuple[str, ...] = ()
     at_least: int | None = None
     counts: str = ""
+    more_than_s: float | None = None
     parse: Callable[[str], Any] | None = None
     is_of_program: bool = False
     in_lists: bool = True
@@ -103,6 +106,10 @@ class Opt:
         if self.at_least is not None and value < self.at_least:
             counted = self.counts and f", {self.counts}"
             raise BadInputError(f"{self.flag} must be at least {self.at_least}{counted}; got {value}")
+        if self.more_than_s is not None and not self.more_than_s < value < math.inf:
+            raise BadInputError(
+                f"{self.flag} must be a number of seconds, more than {self.more_than_s:g}; got {value:g}"
+            )
 
 
 def _options_of(request: "SearchOptions") -> Mapping[str, Opt]:
@@ -197,7 +204,7 @@ class SearchOptions:
         Opt("A profile of the baseline: it orders the starting points; sim uses its kernel times.", Group.SEARCH,
             is_of_program=True),
     ] = None  # fmt: skip
-    compile_timeout_s: Annotated[float, Opt("Maximum seconds for one compile.", Group.SEARCH)] = 300.0
+    compile_timeout_s: Annotated[float, Opt("Maximum seconds for one compile.", Group.SEARCH, more_than_s=0)] = 300.0
     verify_steps: Annotated[
         int,
         Opt("Decode steps on which the winner is compared with the baseline, bit for bit. "

@@ -53,10 +53,6 @@ class Request(SearchOptions):
             raise BadInputError(
                 "a recipe's program uses all dies of its host; leave out --workers, or add --engine ray for more hosts"
             )
-        if not 0 < self.compile_timeout_s < math.inf:
-            raise BadInputError(
-                f"--compile-timeout must be a number of seconds, more than 0; got {self.compile_timeout_s:g}"
-            )
         if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise BadInputError(f"--time-budget must be more than 0 s; got {self.time_budget_s:g} s")
         *others, last = dict.fromkeys(device for info in all_backends() for device in real_devices(info))
