@@ -42,10 +42,15 @@ def _add(values: torch.Tensor) -> Any:
     return values + 1
 
 
-def _captured() -> torch.fx.Node:
-    graphs: list[torch.fx.GraphModule] = []
-    torch.compile(_add, backend=lambda graph, _: graphs.append(graph) or graph.forward)(torch.ones(3))
-    return next(iter(graphs[0].graph.nodes))
+def _source() -> Any:
+    found: list[Any] = []
+
+    def receive(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        found.append(torch_private.source_of(next(iter(graph.graph.nodes))))
+        return graph.forward
+
+    torch.compile(_add, backend=receive)(torch.ones(3))
+    return found[0]
 
 
 def _marked() -> torch.Tensor:
@@ -64,7 +69,7 @@ SMALL: dict[str, Callable[[], Any]] = {
     "children": lambda: list(torch_private.children(_TREE)) == ["0"],
     "parameters": lambda: list(torch_private.parameters(_TREE[0])) == ["weight", "bias"],
     "is_static": lambda: torch_private.is_static(_marked()) and not torch_private.is_static(torch.ones(2)),
-    "source_of": lambda: torch_private.source_of(_captured()) is not None,
+    "source_of": lambda: _source() is not None,
     "folder_of_entries": lambda: Path(torch_private.folder_of_entries(FxGraphCache, "key")).is_absolute(),
     "own_tracing": lambda: torch_private.own_tracing(),
     "DEVICE_FUNCTIONS": lambda: all(hasattr(torch.cuda, name) for name in torch_private.DEVICE_FUNCTIONS),

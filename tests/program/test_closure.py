@@ -15,11 +15,11 @@ FILES = sorted((SITE / "sktune_program").rglob("*.py"))
 OF_TORCH = {"torch", "torch_npu", "torchair", "torchgen"}
 NEEDS_TORCH = {
     "calls", "clock", "marks", "module_times", "module_tree", "object_graph", "rank", "reporter", "stand_ins",
-    "tensors",
+    "tensors", "torch_private",
     "inductor.border", "inductor.build_cache", "inductor.compiled_regions", "inductor.cpp_wrapper",
     "inductor.cuda_graph", "inductor.generated_code", "inductor.marks", "inductor.numerics", "inductor.regions",
 }  # fmt: skip
-"""Modules that import torch when they are imported: only ``rank``, and who runs after it, may import them."""
+"""Modules that import torch when they are imported, or whose names do: only ``rank``, and who runs after it, may import them."""
 SINCE_3_10 = {
     "bit_count",
     "pairwise",

@@ -13,7 +13,7 @@ from torch import nn
 
 from .errors import TargetError, described
 from .object_graph import Leaf, Values, Walk, numpy_types, state_walk
-from .torch_private import DisableTorchFunctionSubclass, sparse_parts, tree_leaves
+from .torch_private import resolve, sparse_parts, tree_leaves
 
 Named = Iterator[tuple[str, Leaf]]
 
@@ -88,7 +88,7 @@ def _bits_of_array(array: Any) -> bytes:
 
 def _dense(tensor: torch.Tensor) -> Iterator[Any]:
     """Yield the memory on the host, as buffers, that together holds every bit of a tensor. It needs no numpy."""
-    with DisableTorchFunctionSubclass():  # a subclass may return something other than its bits
+    with resolve("DisableTorchFunctionSubclass")():  # a subclass may return something other than its bits
         plain = tensor.detach()
         if plain.is_nested:
             yield str([inner.numel() for inner in plain.unbind()]).encode()
