@@ -52,8 +52,8 @@ STANDS_IN = {
     "torch/__init__.py": (
         "__version__ = '2.8.0'\nfrom types import SimpleNamespace as S\n"
         "npu = S(device_count=lambda: 16, get_device_name=lambda index: 'Ascend910_9392')\n"
+        "compiler = S(list_backends=lambda exclude_tags: ['inductor', 'npugraph_ex'])\n"
     ),
-    "torch/_dynamo.py": "def list_backends(exclude_tags):\n    return ['inductor', 'npugraph_ex']\n",
     "torch_npu/__init__.py": "__version__ = '2.8.0.post4'\n",
     "torchair/__init__.py": (
         "from types import SimpleNamespace as S\n"

@@ -19,7 +19,7 @@ NEEDS_TORCH = {
     "inductor.border", "inductor.build_cache", "inductor.compiled_regions", "inductor.cpp_wrapper",
     "inductor.cuda_graph", "inductor.generated_code", "inductor.marks", "inductor.numerics", "inductor.regions",
 }  # fmt: skip
-"""Modules that import torch when they are imported, or whose names do: only ``rank``, and who runs after it, may import them."""
+"""Modules that import torch when they or their names are imported: only ``rank``, and who runs after it, may do so."""
 SINCE_3_10 = {
     "bit_count",
     "pairwise",
