@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.landscapes.failing import Faults
 from sktune.backends.installed import device_name
+from sktune.core.codec import encoded
 from sktune.core.layout import Kernel, Layer, Layout, Unit
 from sktune.core.outcome import Outcome, ScopeTime, Speedup
 from sktune.core.plan import Plan
@@ -106,11 +107,11 @@ def run(space: SearchSpace, trials: int, failing: bool = False) -> Timed:
         plan = space.plan(trial.params)
         if faults and (failure := faults.failure(plan)):
             outcome = Outcome(failure.reason, blamed=failure.blamed, changes_bits=failure.changes_bits)
-            trial.set_user_attr(OUTCOME, outcome.to_dict())
+            trial.set_user_attr(OUTCOME, encoded(outcome))
             study.tell(trial, state=TrialState.PRUNED)
             continue
         outcome = judged(space, plan)
-        trial.set_user_attr(OUTCOME, outcome.to_dict())
+        trial.set_user_attr(OUTCOME, encoded(outcome))
         assert outcome.speedup is not None
         study.tell(trial, outcome.speedup.latency_ms)
     return sampler

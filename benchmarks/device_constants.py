@@ -27,7 +27,9 @@ sys.path.insert(0, str(ROOT))  # a script can only import modules beside it
 from benchmarks.landscape import Record, replay  # noqa: E402
 from benchmarks.landscapes.devices import DEVICES, DeviceLandscape  # noqa: E402
 from sktune.backends.installed import device_name  # noqa: E402
-from sktune.learning.device import SUMS, Found, found  # noqa: E402
+from sktune.core.codec import encoded  # noqa: E402
+from sktune.core.events.studies import DeviceConstant  # noqa: E402
+from sktune.learning.device import SUMS, found  # noqa: E402
 from sktune.learning.history import OUTCOME, PROBE, Learned  # noqa: E402
 from sktune.samplers.partition import PARTITION  # noqa: E402
 from sktune.study.strategy import distributions  # noqa: E402
@@ -46,7 +48,7 @@ def learned_on(landscape: DeviceLandscape, trials: int, seed: int) -> Learned:
         outcome = record.judge(plan)
         assert outcome.speedup
         # As probes, plans need no parameters.
-        attributes = {PROBE: plan.to_dict(), OUTCOME: outcome.to_dict()}
+        attributes = {PROBE: plan.to_dict(), OUTCOME: encoded(outcome)}
         kept.append(create_trial(
             params=point, distributions=wanted, value=outcome.speedup.latency_ms, user_attrs=attributes,
         ))  # fmt: skip
@@ -65,7 +67,7 @@ def truth(landscape: DeviceLandscape) -> dict[str, float]:
     return {name: sum(factor * terms[term] for term, factor in parts.items()) for name, parts in SUMS.items()}
 
 
-def errors(source: str, trials: int, seed: int) -> dict[str, tuple[float, Found, float]]:
+def errors(source: str, trials: int, seed: int) -> dict[str, tuple[float, DeviceConstant, float]]:
     """Return the relative error of each constant that matters, what was found, and the truth in us."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     landscape = DEVICES[source](seed)

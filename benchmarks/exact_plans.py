@@ -33,7 +33,7 @@ from benchmarks.reference_bits import ROOT, made_with, prepare_environment, use_
 from benchmarks.reference_plans import EXACT_KIND, MODELS, Model, drawn, opened
 from sktune.backends.base import CompileError, Step
 from sktune.backends.inductor.backend import InductorBackend
-from sktune.backends.inductor.options import EXACT
+from sktune.backends.inductor.info import EXACT
 from sktune.core.errors import NotDeterministicError, TargetError
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import SpaceSpec

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sktune.core.events import Event
+from sktune.core.events.base import Event
 from sktune.tuning.loop import run
 from sktune.worker.jobs import RunnerFactory
 from tests.engines import fault_campaign

@@ -20,6 +20,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from sktune.core.codec import encoded
 from sktune.core.fused_scopes import FusedScope
 from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.core.plan import Plan
@@ -254,7 +255,7 @@ class _Search:
         record = self._record
         outcome = record.judge_again(asked.plan) if asked.is_repeat else record.judge(asked.plan)
         trial = asked.trial
-        trial.set_user_attr(OUTCOME, outcome.to_dict())
+        trial.set_user_attr(OUTCOME, encoded(outcome))
         trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)
         if outcome.is_complete and not asked.is_probe:
             assert outcome.speedup is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 import sktune
 from sktune.backends.installed import device_name
-from sktune.reports.study import final_rows, verdict_line
+from sktune.reports.study import final_table, verdict_line
 from sktune.study.result import SearchResult
 from sktune.tuning.request import Request
 from sktune.worker.jobs import Judge, RunnerSetup
@@ -45,7 +45,7 @@ def main() -> None:
         opened = marks["target_ready"] - began - start["baseline"]
         print_table(result, start["baseline"], opened, ended - marks["final_started"], ended - began)
         print_answer(result)
-        print_recompile(result, Request(arguments.model, arguments.trials), Path(folder))
+        print_recompile(result, Request(arguments.model, trials=arguments.trials), Path(folder))
 
 
 def print_table(result: SearchResult, baseline: float, opened: float, final: float, whole: float) -> None:
@@ -73,8 +73,8 @@ def print_answer(result: SearchResult) -> None:
     """Print the final comparison."""
     print(f"\n{verdict_line(result)}\n\n| | ms per step | speedup | 95% interval | bits |")
     print("| --- | ---: | ---: | --- | --- |")
-    for row in final_rows(result):
-        print(f"| {' | '.join(row)} |")
+    for row in final_table(result).rows:
+        print(f"| {' | '.join(map(str, row))} |")
 
 
 def print_recompile(result: SearchResult, request: Request, folder: Path) -> None:

@@ -19,7 +19,7 @@ import yaml
 import sktune
 from sktune.backends.installed import device_name, package_version
 from sktune.core.errors import SktuneError
-from sktune.reports.study import final_rows
+from sktune.reports.study import final_table
 from sktune.study.result import SearchResult
 from sktune.targets import presets
 
@@ -67,8 +67,8 @@ def searched(model: str, graph: bool | None, arguments: argparse.Namespace, fold
     seconds = time.perf_counter() - began
     yield f"{result.facts.description}; {len(result.trials)} trials, {len(pruned)} pruned, {seconds:.0f} s. {result}"
     yield from ("", "| | ms per step | speedup | 95% interval | bits |", "| --- | ---: | ---: | --- | --- |")
-    for cells in final_rows(result):
-        yield f"| {' | '.join(cells)} |"
+    for cells in final_table(result).rows:
+        yield f"| {' | '.join(map(str, cells))} |"
     for row in result.final:
         if row.bit_identical is False:
             yield f"\n{row.name}: {row.verdict[:400]}"

@@ -22,7 +22,7 @@ from sktune.cluster.die_actor import DieActor
 from sktune.cluster.host_group import WorkerPlace
 from sktune.cluster.hosts import THREADS, on_host
 from sktune.cluster.ray_engine import RayEngine, _Actor
-from sktune.core.events import Event
+from sktune.core.events.base import Event
 from sktune.core.outcome import Outcome
 from sktune.engines.base import EngineEvent, Worker
 from sktune.engines.dies import kind_of

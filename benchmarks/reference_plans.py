@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sktune.backends.inductor.backend import InductorBackend
-from sktune.backends.inductor.options import EXACT, OPTIONS
+from sktune.backends.inductor.info import EXACT, OPTIONS
 from sktune.core.layout import Layout
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, SpaceSpec, bind, is_feed_forward

@@ -9,20 +9,22 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, NotRequired, Union, get_args, get_origin, get_type_hints
 
+from pydantic import PlainSerializer
+from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
 from sktune.cli.app import load
-from sktune.core.events import EVENTS, Event
-from sktune.core.events.base import Absent
+from sktune.core.errors import ExitCode
+from sktune.core.events.base import Absent, Event
+from sktune.core.events.catalogue import EVENTS
 from sktune.core.events.search import SEARCH_EVENTS, ModelsFinished
 from sktune.core.events.workers import WORKER_EVENTS
-from sktune.core.exit_codes import ExitCode
 
 DOCS = Path(__file__).parent
 SCHEMA = DOCS / "schema" / "events-v1.json"
@@ -113,8 +115,19 @@ def event_schema(kind: type[Event]) -> Schema:
 def value_schema(kind: Any) -> Schema:
     """Return the schema of an object that is a value in events."""
     hints = get_type_hints(kind, include_extras=True)
-    properties = {name: schema_of(hint) for name, hint in hints.items()}
-    return _object(kind, properties, [name for name in properties if name in kind.__required_keys__])
+    if hasattr(kind, "__required_keys__"):
+        properties = {name: schema_of(hint) for name, hint in hints.items()}
+        return _object(kind, properties, [name for name in properties if name in kind.__required_keys__])
+    settings = {name: _settings(hint) for name, hint in hints.items()}
+    names = {name: settings[name].get("alias", name) for name in hints if not settings[name].get("exclude")}
+    properties = {key: schema_of(hints[name]) for name, key in names.items()}
+    return _object(kind, properties, [key for name, key in names.items() if "exclude_if" not in settings[name]])
+
+
+def _settings(hint: Any) -> dict[str, Any]:
+    """Return how pydantic writes a field of this type, apart from its type."""
+    found = [each._attributes_set for each in getattr(hint, "__metadata__", ()) if isinstance(each, FieldInfo)]  # noqa: SLF001
+    return dict(itertools.chain.from_iterable(each.items() for each in found))
 
 
 def _object(kind: type, properties: Mapping[str, Schema], required: Sequence[str]) -> Schema:
@@ -139,11 +152,17 @@ def schema_of(hint: Any) -> Schema:
     if origin is NotRequired:
         return schema_of(args[0])
     if origin is Annotated:
-        keywords = {key: list(value) if isinstance(value, tuple) else value for key, value in hint.__metadata__}
+        for each in hint.__metadata__:
+            if isinstance(each, PlainSerializer):
+                return schema_of(each.return_type)
+        pairs = [each for each in hint.__metadata__ if isinstance(each, tuple)]
+        keywords = {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
         return keywords if "enum" in keywords else schema_of(args[0]) | keywords
     if origin in (Union, UnionType):
         return _any_of([schema_of(arg) for arg in args])
-    if origin is Sequence:
+    if origin is tuple and args[-1] is not ...:
+        return {"type": "array", "items": schema_of(args[0]), "minItems": len(args), "maxItems": len(args)}
+    if origin in (Sequence, tuple):
         return {"type": "array", "items": schema_of(args[0])}
     if origin is Mapping:
         names = {"propertyNames": schema_of(args[0])} if args[0] is not str else {}
@@ -175,7 +194,11 @@ def values_of(kinds: Iterable[type]) -> dict[str, type]:
     while left:
         hint = left.pop(0)
         left += get_args(hint)
-        if hasattr(hint, "__required_keys__") and name_of(hint) not in objects:
+        if (
+            isinstance(hint, type)
+            and (is_dataclass(hint) or hasattr(hint, "__required_keys__"))
+            and name_of(hint) not in objects
+        ):
             objects[name_of(hint)] = hint
             left += get_type_hints(hint, include_extras=True).values()
     return dict(sorted(objects.items()))
@@ -191,6 +214,8 @@ def described(kind: type) -> tuple[str, dict[str, str]]:
     texts: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         texts |= dict(_attributes(_docstring(each)))
+    aliases = {name: _settings(hint).get("alias") for name, hint in get_type_hints(kind, include_extras=True).items()}
+    texts |= {alias: texts[name] for name, alias in aliases.items() if alias}
     return " ".join(_docstring(kind).partition("\n\n")[0].split()), texts
 
 
@@ -305,10 +330,13 @@ def _command(name: str, command: Any) -> str:
     if arguments:
         rows = [[f"`{_word(param)}`", _default(param), param.help or ""] for param in arguments]
         parts.append(table(["argument", "default", "meaning"], rows))
-    if options:
-        kinds = get_type_hints(inspect.unwrap(command.callback))
-        rows = [[_option(param, kinds.get(param.name)), _default(param), param.help or ""] for param in options]
-        parts.append(table(["option", "default", "meaning"], rows))
+    kinds = inspect.signature(command.callback).parameters
+    groups: dict[str, list[list[str]]] = {}
+    command.get_params(command.context_class(command))  # adds the groups of options that have none of their own
+    for option in options:
+        row = [_option(option, kinds[option.name].annotation), _default(option), option.help or ""]
+        groups.setdefault(option.rich_help_panel or "option", []).append(row)
+    parts += [table([group, "default", "meaning"], rows) for group, rows in groups.items()]
     return "\n".join(parts)
 
 
@@ -323,7 +351,8 @@ def _argument(argument: Any) -> str:
 
 def _option(option: Any, kind: Any) -> str:
     words = ", ".join(f"`{word}`" for word in option.opts)
-    value_type = next(each for each in (*get_args(kind), kind) if each is not NoneType)
+    value_kind = get_args(kind)[0]  # what follows in ``Annotated`` is typer's
+    value_type = next(each for each in (*get_args(value_kind), value_kind) if each is not NoneType)
     return words if option.is_flag else f"{words} {OPTION_TYPES[value_type]}"
 
 

@@ -6,6 +6,7 @@ sktune.apply(model, result.best_plan)
 """
 
 import importlib
+import inspect
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from sktune.core.delivery import ExpectedCode
 from sktune.core.errors import BadInputError, PlanError, SktuneError, nearest
 from sktune.core.plan import Plan, Scope
 from sktune.core.scope_flavour import ScopeFlavour
+from sktune.core.search_options import SearchOptions, taking
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,27 +35,24 @@ _LAZY = {"SearchResult": "sktune.study.result", "Target": "sktune.targets.base",
 __all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "load", "read_plan", "search"]
 
 
+_TYPES = get_type_hints(SearchOptions)
+
+
+@taking([each.replace(annotation=_TYPES[each.name]) for each in inspect.signature(SearchOptions).parameters.values()])
 def search(
-    model: str = "",
-    *,
-    trials: int | None = None,
-    time_budget_s: float | None = None,
-    listener: Callable[[dict[str, Any]], None] = lambda event: None,
-    **options: Any,
+    model: str = "", *, listener: Callable[[dict[str, Any]], None] = lambda event: None, **options: Any
 ) -> "Result":
     """Search as ``sktune search`` does, and return the study's result.
 
     Args:
         model: a preset, a folder with a ``config.json``, or ``file.py:function``; empty where ``recipe`` is given.
-        trials: total number of trials of the study; by default 40, or no limit if there is a time budget.
-        time_budget_s: time limit of this call.
         listener: called with each event that ``--json`` prints, as a dictionary with the key ``event``.
-        options: other fields of ``sktune.tuning.request.Request``; paths may be strings.
+        options: other fields of ``sktune.core.search_options.SearchOptions``, such as ``trials`` and ``time_budget_s``;
+            paths may be strings.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
-    from sktune.reports.result import Result
     from sktune.tuning import fewer_layers
     from sktune.tuning.request import Request
 
@@ -62,10 +61,10 @@ def search(
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
-    paths = {name for name, kind in get_type_hints(Request).items() if kind in (Path, Path | None)}
-    options = {name: Path(value) if name in paths and value is not None else value for name, value in options.items()}
-    request = Request(model, trials, time_budget_s=time_budget_s, **options)
-    return Result.of(fewer_layers.search(request, lambda event: listener(event.to_dict())))
+    result = fewer_layers.search(Request(model, **options), lambda event: listener(event.to_dict()))
+    from sktune.reports.result import Result  # a search goes without reports until it ends
+
+    return Result.of(result)
 
 
 def load(study: str, runs: Path | str = "runs", storage: str | None = None) -> "Result":

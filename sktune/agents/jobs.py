@@ -3,7 +3,7 @@
 A job's state is stored in its folder, ``jobs/<name>/`` below the runs, so a job outlives the program that started it,
 and any other program can follow and stop it:
 
-    job.json      what runs: see ``Job``
+    job.json      what runs: see ``BackgroundJob``
     events.jsonl  the events of all its runs, in order
     log.txt       messages for people
     lock          held by its process until it ends; contains the process ID
@@ -32,8 +32,8 @@ from pydantic import Field, ValidationError
 
 from sktune.core.documents import Document
 from sktune.core.errors import BadInputError
-from sktune.core.events import parse_event
 from sktune.core.events.commands import CommandFailed, CommandStopped
+from sktune.core.events.lines import parse_event
 from sktune.core.files import read_text
 from sktune.core.plain_data import load_json
 from sktune.study.claims import is_held
@@ -68,7 +68,7 @@ _CLOSING = {CommandFailed.event: JobState.FAILED, CommandStopped.event: JobState
 
 
 class _JobFile(Document):
-    """The content of ``job.json``; see ``Job``."""
+    """The content of ``job.json``; see ``BackgroundJob``."""
 
     name: str
     words: tuple[str, ...]
@@ -79,7 +79,7 @@ class _JobFile(Document):
 
 
 @dataclass(frozen=True)
-class Job:
+class BackgroundJob:
     """A job, as described in its folder.
 
     Attributes:
@@ -161,7 +161,7 @@ class Job:
             os.kill(int(number), signal.SIGINT)
 
 
-def start(runs: Path, name: str, words: Sequence[str], *, ends_with: str, is_timed: bool) -> Job:
+def start(runs: Path, name: str, words: Sequence[str], *, ends_with: str, is_timed: bool) -> BackgroundJob:
     """Start a job whose last event is ``ends_with``; a job of the same name continues in the same folder.
 
     Args:
@@ -182,7 +182,7 @@ def start(runs: Path, name: str, words: Sequence[str], *, ends_with: str, is_tim
         with _held(folder / "lock", name) as lock:
             _end_line(folder / "events.jsonl")
             begins_at = len(_lines(folder))
-            job = Job(name, tuple(words), ends_with, is_timed, socket.gethostname(), begins_at, folder)
+            job = BackgroundJob(name, tuple(words), ends_with, is_timed, socket.gethostname(), begins_at, folder)
             (folder / "stop").unlink(missing_ok=True)
             _store(job)
             lock.write(str(_launched(job, lock)))
@@ -191,19 +191,19 @@ def start(runs: Path, name: str, words: Sequence[str], *, ends_with: str, is_tim
     return job
 
 
-def all_jobs(runs: Path) -> Iterator[Job]:
+def all_jobs(runs: Path) -> Iterator[BackgroundJob]:
     """Return all jobs below ``runs``, without those whose ``job.json`` is damaged."""
     for path in sorted((runs / FOLDER).glob("*/job.json")):
         try:
             data = load_json(read_text(path, BadInputError, DAMAGED), str(path), BadInputError, DAMAGED)
-            yield Job(**_JobFile.model_validate(data).model_dump(), folder=path.parent)
+            yield BackgroundJob(**_JobFile.model_validate(data).model_dump(), folder=path.parent)
         except ValidationError:
             logger.warning("%s does not describe a job; %s", path, DAMAGED)
         except BadInputError as failure:
             logger.warning("%s", failure)
 
 
-def find_job(runs: Path, name: str) -> Job | None:
+def find_job(runs: Path, name: str) -> BackgroundJob | None:
     """Return the job of that name; None if there is none."""
     return next((job for job in all_jobs(runs) if job.name == name), None)
 
@@ -225,7 +225,7 @@ def _held(path: Path, name: str) -> TextIO:
             return lock
 
 
-def _store(job: Job) -> None:
+def _store(job: BackgroundJob) -> None:
     values = asdict(job)
     del values["folder"]
     new = job.folder / "job.json.new"
@@ -233,7 +233,7 @@ def _store(job: Job) -> None:
     new.replace(job.folder / "job.json")  # others may be reading it
 
 
-def _launched(job: Job, lock: TextIO) -> int:
+def _launched(job: BackgroundJob, lock: TextIO) -> int:
     """Start the process, which inherits the lock and holds it until it ends; return its process ID."""
     with (job.folder / "events.jsonl").open("ab") as events, job.log.open("ab") as log:
         process = subprocess.Popen(  # noqa: S603 - our own command, without a shell

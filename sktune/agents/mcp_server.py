@@ -6,8 +6,9 @@ crashes or prints something harms neither the server nor its protocol.
 """
 
 import inspect
+import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,16 +34,17 @@ from mcp.types import (
 from pydantic import Field, ValidationError
 
 from sktune.agents import jobs
-from sktune.agents.jobs import COMMAND, Job, JobState
+from sktune.agents.jobs import COMMAND, BackgroundJob, JobState
 from sktune.agents.permissions import Permissions
 from sktune.analysis.model_folder import model_or_recipe
 from sktune.backends import backend_info
 from sktune.backends.installed import package_version
 from sktune.core.errors import BadInputError, SktuneError, StorageError, StudyError, nearest
-from sktune.core.events import parse_event
 from sktune.core.events.analysis import AnalysisFinished
+from sktune.core.events.lines import parse_event
 from sktune.core.events.search import StudyFinished
 from sktune.core.files import real_path
+from sktune.core.search_options import MODELS, OPTIONS, Opt, Taking, fields_of, taking
 from sktune.study.claims import is_held
 from sktune.study.result import stored_result
 from sktune.study.storage import DATABASE
@@ -70,25 +72,7 @@ RUNS_CODE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_wo
 """What a user's code does is not known."""
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
-MODELS = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, file.py:function"
-Model = Annotated[str, Field(description=MODELS)]
 Text = str | None
-Recipe = Annotated[Text, Field(description="A recipe.yaml (`sktune recipe init`): a program, started for each plan")]
-Count = Annotated[int, Field(ge=1)] | None
-Backend = Annotated[Text, Field(description="inductor, npu, npugraph-ex; sim, sim-npugraph-ex (simulated)")]
-Device = Annotated[Text, Field(description="cpu, cuda or npu")]
-Scale = Annotated[Text, Field(description="Of a preset: tiny, small or full")]
-Trust = Annotated[bool, Field(description="Run the code in the model's folder (auto_map in its config.json)")]
-Budget = Annotated[Text, Field(description="Maximum time for this call: 90s, 10m, 1h30m")]
-Engine = Annotated[
-    Literal["local", "ray"] | None, Field(description="ray for the dies of a Ray cluster; local, this host, by default")
-]
-Workers = Annotated[
-    Count, Field(description="Most trials that run at the same time, each on its own die; 1, or with ray all dies")
-]
-Address = Annotated[
-    Text, Field(description="HOST:PORT of a Ray cluster that this server may use; the one on this host by default")
-]
 Name = Annotated[str, Field(description="Name of a study or an analysis, as start_search and list_studies return it")]
 
 
@@ -179,6 +163,25 @@ def _first(failure: ValidationError) -> str:
     return f"{argument}: {first['msg'].lower()}, got {first['input']!r}"
 
 
+def _of_search(*names: str) -> Callable[[Taking], Taking]:
+    """Return a decorator that gives a tool options of a search in the place of its ``**given``.
+
+    ``names`` are in the order of the schema; arguments of the tool itself are among them.
+    """
+    return taking([_argument(OPTIONS[name]) for name in names])
+
+
+def _argument(option: Opt) -> inspect.Parameter:
+    """Return an option of a search as an argument of a tool; None leaves it to the command."""
+    kind: Any = Literal[option.choices] if option.choices else str if option.value_type is Path else option.value_type
+    text = re.sub(r"--[a-z][a-z-]+", lambda flag: flag[0].removeprefix("--").replace("-", "_"), option.help)
+    is_flag = option.kind is bool
+    annotation: Any = Annotated[kind if is_flag else kind | None, Field(description=text, ge=option.at_least)]
+    return inspect.Parameter(
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=False if is_flag else None, annotation=annotation
+    )
+
+
 class Tools:
     """The tools, on one folder of runs.
 
@@ -190,118 +193,53 @@ class Tools:
     def __init__(self, runs: Path, allowed: Permissions) -> None:
         self._runs, self._allowed = runs, allowed
 
-    def _check(
-        self,
-        model: str,
-        backend: str | None,
-        device: str | None,
-        scale: str | None,
-        *,
-        recipe: Path | None = None,
-        weights: str | None = None,
-        trust: bool = False,
-        engine: str | None = None,
-        address: str | None = None,
-        workers: int | None = None,
-    ) -> TargetSpec:
-        """Return what a call is about, if this server may run its code there."""
-        folder = Path(weights) if weights else None
-        request = Request(
-            model, recipe=recipe, weights=folder, backend=backend, device=device, scale=scale, trust=trust,
-            engine=engine or "local", address=address, workers=workers,
-        )  # fmt: skip
-        self._allowed.check_address(address)
+    def _check(self, options: Mapping[str, Any]) -> TargetSpec:
+        """Return what a search with these options is about, if this server may run its code there."""
+        request = Request(**fields_of(options))
+        self._allowed.check_address(request.address)
         spec, _ = request.target()
         self._allowed.check_target(spec)
+        self._allowed.check_strategy(request.strategy)
         return spec
 
-    def inspect(
-        self,
-        model: Model,
-        backend: Backend = None,
-        device: Device = None,
-        scale: Scale = None,
-        space: Text = None,
-        weights: Text = None,
-        dtype: Text = None,
-        batch: Count = None,
-        context: Count = None,
-        trust: Trust = False,
-    ) -> dict[str, Any]:
+    @_of_search("backend", "device", "scale", "space", "weights", "dtype", "batch", "context", "trust")
+    def inspect(self, model: Annotated[str, Field(description=MODELS)], **given: Any) -> dict[str, Any]:
         """Show a model's layer kinds and units, the search space's parameters and size, and the starting points."""
-        arguments = {name: value for name, value in locals().items() if name != "self"}
-        self._check(model, backend, device, scale, weights=weights, trust=trust)
-        return _answer("inspect", *_options(arguments))
+        options = {"model": model, **given}
+        self._check(options)
+        return _answer("inspect", *_options(options))
 
-    def start_search(
-        self,
-        model: Annotated[Text, Field(description=f"{MODELS}. Or give recipe")] = None,
-        recipe: Recipe = None,
-        study: Annotated[Text, Field(description="A name; made of model, backend and device by default")] = None,
-        trials: Annotated[Count, Field(description="In total; 40, or no limit with time_budget")] = None,
-        time_budget: Budget = None,
-        backend: Backend = None,
-        device: Device = None,
-        scale: Scale = None,
-        space: Annotated[Text, Field(description="A YAML file with a search space of your own")] = None,
-        weights: Annotated[
-            Text, Field(description="A checkpoint's folder, or random; by default the model folder's own")
-        ] = None,
-        dtype: Text = None,
-        batch: Count = None,
-        context: Count = None,
-        strategy: Text = None,
-        profile: Annotated[Text, Field(description="A profile of the baseline")] = None,
-        constants: Annotated[Text, Field(description="Of the simulated device")] = None,
-        proxy_layers: Count = None,
-        until_converged: bool = False,
-        compile_timeout: Annotated[float, Field(gt=0)] | None = None,
-        seed: int | None = None,
-        trust: Trust = False,
-        workers: Workers = None,
-        engine: Engine = None,
-        address: Address = None,
-    ) -> dict[str, Any]:
+    @_of_search(*(name for name, option in OPTIONS.items() if option.for_agents))
+    def start_search(self, **given: Any) -> dict[str, Any]:
         """Search for the best plan in the background; the same arguments resume the study.
 
         Follow it with search_status. More trials, or another time_budget, continue a study that has ended.
         """
-        arguments = {name: value for name, value in locals().items() if name != "self"}
-        path = Path(recipe) if recipe else None
-        spec = self._check(
-            model or "", backend, device, scale, recipe=path, weights=weights, trust=trust,
-            engine=engine, address=address, workers=workers,
-        )  # fmt: skip
-        self._allowed.check_strategy(strategy)
-        arguments["study"] = study or spec.study_name
-        return self._started(arguments["study"], "search", arguments, StudyFinished.event)
+        spec = self._check(given)
+        return self._started("search", StudyFinished.event, given | {"study": given.get("study") or spec.study_name})
 
+    @_of_search("recipe", "profile", "backend", "device", "scale", "trust")
     def analyze(
         self,
         model: Annotated[Text, Field(description="As in start_search; not needed if folder contains it")] = None,
-        recipe: Recipe = None,
         folder: Annotated[Text, Field(description="The model's, with its modeling_*.py and its YAML")] = None,
         yaml: Annotated[Text, Field(description="The YAML in it that switches scopes on")] = None,
-        time_budget: Budget = "10m",
+        time_budget: Annotated[Text, Field(description=OPTIONS["time_budget"].help)] = "10m",
         goal: Annotated[Text, Field(description="first (attempt) or best (performance)")] = None,
         language: Annotated[Text, Field(description="Of the report: en or zh")] = None,
-        profile: Annotated[Text, Field(description="A profile of the baseline")] = None,
         study: Annotated[Text, Field(description="A name; made of the model by default")] = None,
-        backend: Backend = None,
-        device: Device = None,
-        scale: Scale = None,
-        trust: Trust = False,
+        **given: Any,
     ) -> dict[str, Any]:
         """Go from a model to a recommendation with reasons, in the background and within the time budget.
 
         Follow it with search_status: its last event, analysis_finished, has the recommendation.
         """
-        arguments = {name: value for name, value in locals().items() if name not in ("self", "folder")}
-        named = Path(recipe) if recipe else None
+        named = Path(given["recipe"]) if given.get("recipe") else None
         searched, its_recipe = model_or_recipe(model, named, Path(folder) if folder else None)
-        self._check(searched, backend, device, scale, recipe=its_recipe, trust=trust)
-        arguments |= {"dir": folder, "study": study or f"analysis-{_subject(model, recipe, folder)}"}
-        return self._started(arguments["study"], "analyze", arguments, AnalysisFinished.event)
+        self._check(given | {"model": searched, "recipe": its_recipe})
+        study = study or f"analysis-{_subject(model, given.get('recipe'), folder)}"
+        own = {"model": model, "dir": folder, "yaml": yaml, "time_budget": time_budget, "goal": goal}
+        return self._started("analyze", AnalysisFinished.event, {**own, "language": language, "study": study, **given})
 
     def search_status(
         self,
@@ -365,9 +303,9 @@ class Tools:
         """Show where the time of a profiled decode step goes, and how much scopes can save."""
         return _answer("profile", f"--runs={self._runs}", "--", file, *([candidate] if candidate else []))
 
-    def _started(self, name: str, command: str, arguments: Mapping[str, Any], ends_with: str) -> dict[str, Any]:
+    def _started(self, command: str, ends_with: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        name, backend = arguments["study"], arguments.get("backend")
         words = (command, *_options(arguments), f"--runs={self._runs}")
-        backend = arguments["backend"]
         is_timed = backend is None or not backend_info(backend).is_simulated
         job = jobs.start(self._runs, name, words, ends_with=ends_with, is_timed=is_timed)
         job.wait(job.begins_at, STARTED_S)
@@ -377,7 +315,7 @@ class Tools:
             raise BadInputError(message or f"{name!r} died; see {job.log}, then start it again")
         return self._state(name, job) | {"events": events, "next": number}
 
-    def _state(self, name: str, job: Job | None, *, with_workers: bool = False) -> dict[str, Any]:
+    def _state(self, name: str, job: BackgroundJob | None, *, with_workers: bool = False) -> dict[str, Any]:
         """Return the current state of a study or an analysis."""
         runs_in_shell = is_held(self._database(name).parent / "lock")
         state: dict[str, Any] = {"name": name, "state": "running" if runs_in_shell else "idle"}

@@ -19,8 +19,8 @@ from sktune.analysis.recommendation import Recommendation, recommend, risks
 from sktune.analysis.sentences import SENTENCES
 from sktune.backends.availability import BackendChoice, best_backend
 from sktune.core.errors import BadInputError, StudyError, TargetError
-from sktune.core.events import Event, Listener
 from sktune.core.events.analysis import AnalysisStarted, GuideWalked
+from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import SearchStarted, TargetReady
 from sktune.core.files import real_path, write_text
 from sktune.core.language import LANGUAGES, Language, Sentences
@@ -64,12 +64,12 @@ class AnalysisRequest:
     @classmethod
     def of(
         cls,
-        model: str | None,
-        recipe: Path | None,
-        folder: Path | None,
-        yaml: Path | None,
-        goal: str,
-        language: str,
+        model: str | None = None,
+        recipe: Path | None = None,
+        folder: Path | None = None,
+        yaml: Path | None = None,
+        goal: str = BEST,
+        language: str = "en",
         out: Path | None = None,
         **search: Any,
     ) -> "AnalysisRequest":

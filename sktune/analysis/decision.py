@@ -6,8 +6,8 @@ Source: "Scope 范围决策树" in scope-analysis-guide.md of the skill model-in
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
+from sktune.core.events.analysis import ModuleShares
 from sktune.core.layout import Layout
 from sktune.core.space import is_attention, is_feed_forward
 
@@ -63,24 +63,6 @@ TREE: Mapping[ModelType, tuple[Question, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleShares:
-    """Shares of the step's time, 0 to 1, by type of module; ``source``: ``profile``, ``traced`` or ``simulated``."""
-
-    attention: float
-    moe: float
-    ffn: float
-    other: float
-    source: str
-
-    @property
-    def largest(self) -> str:
-        """Name of the module that takes most of the step; empty where no unit's time is known."""
-        shares = {"attention": self.attention, "moe": self.moe, "ffn": self.ffn}
-        name = max(shares, key=shares.__getitem__)
-        return name if shares[name] else ""
-
-
-@dataclass(frozen=True, slots=True)
 class TreeStep:
     """A question, its answer, and the option that the answer leads to, if any."""
 
@@ -131,11 +113,6 @@ class Findings:
         if not self.shares.largest:
             return UNKNOWN
         return YES if self.shares.largest == "moe" else NO
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        shares = {name: getattr(self.shares, name) for name in ("attention", "moe", "ffn", "other", "source")}
-        return {"model_type": self.model_type, "kinds": dict(self.kinds), "shares": shares}
 
 
 def model_type(layout: Layout) -> ModelType:

@@ -8,7 +8,8 @@ from typing import Any
 from sktune.analysis.decision import Findings, ScopeOption, TreeStep, TreeWalk
 from sktune.analysis.guide_options import OptionResult
 from sktune.analysis.model_folder import ModelFolder, PlannedChange
-from sktune.analysis.recommendation import Recommendation, Risk
+from sktune.analysis.recommendation import Recommendation
+from sktune.core.events.analysis import Risk
 from sktune.core.language import Sentences
 from sktune.core.outcome import Speedup
 from sktune.study.result import SearchResult
@@ -120,7 +121,7 @@ class Analysis:
                 "reason": self.reason_text,
                 "plan": str(self.plan) if self.plan else None,
             },
-            "risks": [{"risk": risk.name, "text": risk.text} for risk in self.risks],
+            "risks": self.risks,
             "next": [command.line for command in self.commands],
             "files": [str(path) for path in self.files],
         }
@@ -129,7 +130,9 @@ class Analysis:
 def walk_summary(text: Sentences, findings: Findings, walk: TreeWalk) -> dict[str, Any]:
     """Return a path through the tree as plain values, with a sentence for each step."""
     return {
-        **findings.to_dict(),
+        "model_type": findings.model_type,
+        "kinds": findings.kinds,
+        "shares": findings.shares,
         "decision": [
             {
                 "question": step.question,

@@ -8,6 +8,7 @@ from typing import Any
 from sktune.analysis.decision import FIRST, ScopeOption, TreeWalk
 from sktune.analysis.guide_options import OptionResult, OptionStatus, figures, improvement_percent, option_of
 from sktune.analysis.model_folder import ModelFolder
+from sktune.core.events.analysis import Risk
 from sktune.core.language import Sentences
 from sktune.core.outcome import Reason, Speedup
 from sktune.core.plan import Plan
@@ -53,14 +54,6 @@ class Recommendation:
             "verification": self.verification.summary() if self.verification else None,
             "compared": self.compared,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Risk:
-    """A reason to trust the recommendation less."""
-
-    name: str
-    text: str
 
 
 def recommend(result: SearchResult, options: Sequence[OptionResult], walk: TreeWalk, goal: str) -> Recommendation:

@@ -13,7 +13,7 @@ from sktune.core.errors import BadInputError
 from sktune.core.files import write_text
 from sktune.core.plain_data import finite
 from sktune.reports.application import apply_block
-from sktune.reports.markdown import table_cell
+from sktune.reports.figure import Table, table_cell
 
 REPORT = "superkernel_optimization_report.md"
 BASELINE = "baseline_performance.json"
@@ -94,7 +94,7 @@ def _configuration(analysis: Analysis) -> str:
     if place := analysis.place:
         rows += [("folder", place.folder), ("yaml", place.yaml or text("not_known"))]
         rows += [(name, place.settings.get(name, text("not_known"))) for name in SETTINGS]
-    return _table((text("item"), text("value")), [(text(f"item.{name}"), value) for name, value in rows])
+    return Table((text("item"), text("value")), [(text(f"item.{name}"), value) for name, value in rows]).markdown()
 
 
 def bits_text(analysis: Analysis) -> str:
@@ -157,7 +157,7 @@ def _performance(analysis: Analysis, performance: dict[str, float | None]) -> st
     for name, (key, form) in units.items():
         value = performance[key]
         rows.append((text(name), text("not_measured") if value is None else form.format(value)))
-    return _table((text("metric"), text("value")), rows)
+    return Table((text("metric"), text("value")), rows).markdown()
 
 
 def _improvement(analysis: Analysis) -> str:
@@ -166,7 +166,7 @@ def _improvement(analysis: Analysis) -> str:
         return text("why.none")
     heads = (text("metric"), text("head.baseline"), text("head.optimized"), text("head.improvement"))
     figures = (f"{speedup.baseline_ms:.3f} ms", f"{speedup.latency_ms:.3f} ms", f"{improvement_percent(speedup):.2f}%")
-    table = _table(heads, [(text("decode_latency"), *figures)])
+    table = Table(heads, [(text("decode_latency"), *figures)]).markdown()
     ratio = f"{text('speedup')}: {speedup.ratio:.3f}x{analysis.interval_text(speedup)}"
     return f"{table}\n\n{ratio}\n\n{text('formula')}"
 
@@ -174,7 +174,7 @@ def _improvement(analysis: Analysis) -> str:
 def _options(analysis: Analysis) -> str:
     text = analysis.text
     heads = [text(f"column.{name}") for name in OPTION_COLUMNS]
-    return f"{text('options_note')}\n\n{_table(heads, options_rows(analysis))}"
+    return f"{text('options_note')}\n\n{Table(heads, options_rows(analysis)).markdown()}"
 
 
 def options_rows(analysis: Analysis) -> list[tuple[str, ...]]:
@@ -206,11 +206,6 @@ def _usage(analysis: Analysis) -> str:
     lines.append(text("usage.study", study=table_cell(result.study), folder=result.folder))
     commands = [f"# {text(command.purpose)}\n{command.line}" for command in analysis.commands]
     return "\n".join(f"- {line}" for line in lines) + "\n\n```bash\n" + "\n".join(commands) + "\n```"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [heads, ["---"] * len(heads), *([table_cell(cell) for cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from sktune.ascend.fusion import NamedOperator, RealisedFusion, ScopeFusion
+from sktune.ascend.fusion import RealisedFusion
 from sktune.ascend.kernel_name import SUPERKERNEL
+from sktune.core.events.scopes import NamedOperator, ScopeFusion
 from sktune.core.fused_scopes import FusedPart, FusedScope, alike_together
 
 

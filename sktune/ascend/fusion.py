@@ -20,69 +20,10 @@ from sktune.ascend.ge_graph import GeGraph, GeOperator
 from sktune.ascend.kernel_name import SUPERKERNEL, SuperKernelName, parse_superkernel_name
 from sktune.ascend.superkernel_pass import PassCut, cuts_text
 from sktune.core.errors import SpaceError
+from sktune.core.events.scopes import FormedSuperKernel, NamedOperator, ScopeFusion, Split
 from sktune.core.plan import Option
+from sktune.core.printable import counted
 from sktune.core.scope_options import normalise, parse, render
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class NamedOperator:
-    """An operator or kernel by its name and type."""
-
-    name: str
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class FormedSuperKernel:
-    """A SuperKernel that GE formed.
-
-    Attributes:
-        first, last: names of its first and last operators.
-        operators: its content, if GE's own dump shows it; empty if only a profile was given.
-        is_split: whether its scope was cut; it may be the only SuperKernel, as an end that cannot be fused cuts, too.
-        is_on_one_stream: whether all its operators are known to be on one stream.
-    """
-
-    name: str
-    first: str
-    last: str
-    operators: tuple[NamedOperator, ...] = ()
-    is_split: bool = False
-    is_on_one_stream: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Where a scope was cut in two: the operator that runs in between, or ``""`` if none does.
-
-    ``rule`` says why it cuts, see ``PassCut``; ``""`` if that is not known.
-    """
-
-    operator: str
-    operator_type: str
-    rule: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ScopeFusion:
-    """How one scope was fused.
-
-    Attributes:
-        marked: the operators that carry the label, if TorchAir's dump was given.
-        options: as marked.
-        superkernels: in execution order.
-        splits: the operators at which the scope was cut.
-        left_out: operators of the scope that ran as separate kernels, and those that ran between its SuperKernels.
-        reasons: what the logs say about it, and contradictory marks.
-    """
-
-    label: str
-    marked: tuple[NamedOperator, ...] = ()
-    options: str = ""
-    superkernels: tuple[FormedSuperKernel, ...] = ()
-    splits: tuple[Split, ...] = ()
-    left_out: tuple[NamedOperator, ...] = ()
-    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +299,7 @@ def describe(fusion: RealisedFusion) -> list[str]:
     """Return one line for each scope (marked, formed, split, left out) and what the logs say, about it and in all."""
     lines = []
     for scope in fusion.scopes:
-        parts = [f"{_counted(len(scope.marked), 'operator')} marked ({_types(scope.marked)})"] if scope.marked else []
+        parts = [f"{counted(len(scope.marked), 'operator')} marked ({_types(scope.marked)})"] if scope.marked else []
         if not fusion.is_known:
             parts.append("what was fused is not known; give GE's AfterSkGraph dump or a profile")
         elif not scope.superkernels:
@@ -378,15 +319,11 @@ def describe(fusion: RealisedFusion) -> list[str]:
 def _formed(kernels: Sequence[FormedSuperKernel]) -> str:
     spans = [
         f"{kernel.first} to {kernel.last}"
-        + (f", {_counted(len(kernel.operators), 'operator')}" if kernel.operators else "")
+        + (f", {counted(len(kernel.operators), 'operator')}" if kernel.operators else "")
         for kernel in kernels[:3]
     ]
     more = f", and {len(kernels) - 3} more" if len(kernels) > 3 else ""
-    return f"{_counted(len(kernels), SUPERKERNEL)} ({'; '.join(spans)}{more})"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{counted(len(kernels), SUPERKERNEL)} ({'; '.join(spans)}{more})"
 
 
 def _types(operators: Iterable[NamedOperator]) -> str:

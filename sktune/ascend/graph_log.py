@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sktune.ascend.captured_graph import UnfusedReason
-from sktune.ascend.fusion import FormedSuperKernel, NamedOperator, RealisedFusion, ScopeFusion
+from sktune.ascend.fusion import RealisedFusion
 from sktune.ascend.kernel_name import parse_superkernel_name
 from sktune.core.errors import BadInputError
+from sktune.core.events.scopes import FormedSuperKernel, NamedOperator, ScopeFusion
 from sktune.core.files import open_regular
 
 FUSED, LEFT = "sk_fused_nodes.log", "sk_fusion_fail_reasons.log"

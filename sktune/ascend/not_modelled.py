@@ -1,15 +1,6 @@
 """What the model of the compiler leaves out: whatever is foreseen or simulated for a scope may differ by it."""
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class NotModelled:
-    """A part of the compiler that is not modelled, and what follows for predictions."""
-
-    what: str
-    consequence: str
-
+from sktune.core.events.commands import NotModelled
 
 NOT_MODELLED = (
     NotModelled(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sktune.backends import all_backends
-from sktune.backends.info import Finding, State
 from sktune.backends.installed import NOT_INSTALLED, PROBE_TIMEOUT_S, device_name, package_version
 from sktune.backends.program_python import ProgramPython
+from sktune.core.events.commands import Finding, State
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 6)
 """Of a program's side."""

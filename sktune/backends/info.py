@@ -3,7 +3,6 @@
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from sktune.backends.environment import numerics_environment
 from sktune.backends.options import BackendOptions
 from sktune.backends.program_python import ProgramPython
 from sktune.core.delivery import Delivery
+from sktune.core.events.commands import Finding
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome
@@ -22,25 +22,6 @@ FINAL_PROCESSES = 3
 """Fresh processes of the final comparison."""
 META_DEVICE = "meta"
 """The device type of a model that only has shapes, without values."""
-
-
-class State(StrEnum):
-    """Whether a requirement is met."""
-
-    OK = "ok"
-    MISSING = "missing"
-    WRONG = "wrong"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One requirement of a backend: what is needed, its state, what was found, and how to fix it."""
-
-    backend: str
-    what: str
-    state: State
-    found: str
-    fix: str = ""
 
 
 Rescue = Callable[[Outcome, Plan], tuple[str, Option] | None]

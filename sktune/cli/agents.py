@@ -10,8 +10,8 @@ from rich.markup import escape
 from sktune.cli import options as arg
 from sktune.cli.app import agents, app
 from sktune.cli.terminal import Terminal
-from sktune.core.events import print_event
 from sktune.core.events.commands import AgentInstalled
+from sktune.core.events.lines import print_event
 
 
 @app.command()

@@ -1,11 +1,14 @@
 """Commands that look at the machines that searches run on."""
 
+from typing import Any
+
 from rich.table import Table
 
 from sktune.cli import options as arg
 from sktune.cli.app import engines
 from sktune.cli.terminal import Terminal
-from sktune.core.events import print_event
+from sktune.core.codec import encoded
+from sktune.core.events.lines import print_event
 from sktune.core.events.values import HostFacts
 from sktune.core.events.workers import EngineChecked
 from sktune.core.space import SpaceSpec
@@ -13,17 +16,14 @@ from sktune.tuning.request import Request
 
 
 @engines.command()
-def check(
-    address: arg.Address = None,
-    backend: arg.Backend = None,
-    device: arg.Device = None,
-    json: arg.Json = False,
-) -> None:
+@arg.of_search("address", "backend", "device")
+def check(*, json: arg.Json = False, **given: Any) -> None:
     """Show what each host of a Ray cluster has, and refuse hosts that differ in what figures depend on."""
     from sktune.cluster.hosts import connected, refuse_mixed, survey  # the extra sktune[ray]
 
-    spec, _ = Request("llama", backend=backend, device=device).target()  # any model: it is not loaded
-    with connected(address):
+    request = Request("llama", engine="ray", **given)  # any model: it is not loaded
+    spec, _ = request.target()
+    with connected(request.address):
         reports = survey(spec, SpaceSpec())
     table = Table("host", "dies", "devices", "cores", "clock", "free disk", "torch", "CANN")
     for report in reports:
@@ -37,10 +37,5 @@ def check(
     refuse_mixed(reports)  # after the table, which shows where
     people.print("\n".join(f"{key}: {value}" for key, value in made_with.items()), highlight=False, markup=False)
     if json:
-        hosts = [
-            HostFacts(name=report.name, dies=report.dies, devices=report.devices, cores=report.cores,
-                      torch=report.torch, cann=report.cann, clock_mhz=report.clock_mhz,
-                      free_disk_bytes=report.free_disk_bytes)
-            for report in reports
-        ]  # fmt: skip
+        hosts = [encoded(report, HostFacts) for report in reports]
         print_event(EngineChecked(hosts=hosts, dies=sum(report.dies for report in reports), fingerprint=made_with))

@@ -12,9 +12,8 @@ from rich.markup import escape
 
 from sktune.cli.app import app
 from sktune.cli.terminal import PrintableFormatter, Terminal
-from sktune.core.errors import LIMITS_OF_THE_MACHINE, BadInputError, InterruptedSearchError, SktuneError
-from sktune.core.events import print_failure
-from sktune.core.exit_codes import ExitCode
+from sktune.core.errors import LIMITS_OF_THE_MACHINE, BadInputError, ExitCode, InterruptedSearchError, SktuneError
+from sktune.core.events.lines import print_failure
 
 MAX_MESSAGE = 2000
 """Characters of an error: names in it may be of any length."""

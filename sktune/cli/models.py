@@ -1,6 +1,5 @@
 """Commands that inspect models, profiles and this machine, without a search."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,40 +12,30 @@ from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.findings import findings_table
 from sktune.cli.views.inspection import inspection_view
-from sktune.core.errors import BadInputError
-from sktune.core.events import print_event
-from sktune.core.events.commands import CalibrateFinished, DoctorFinished, Inspected, ProfileFinished
+from sktune.core.errors import BadInputError, ExitCode
+from sktune.core.events.commands import CalibrateFinished, DoctorFinished, Inspected, ProfileFinished, State
+from sktune.core.events.lines import print_event
 from sktune.core.events.scopes import FusionFinished
-from sktune.core.exit_codes import ExitCode
+from sktune.core.search_options import MODELS, Group, fields_of
 from sktune.study.result import stored_result
 from sktune.tuning.request import Request
 
 
-@app.command()
+@app.command(cls=arg.GroupedCommand)
+@arg.of_search(
+    "model", "scale", "weights", "trust", "dtype", "batch", "context", "space", "try_inexact", "seed", "backend",
+    "device", "constants", grouped=True,
+)  # fmt: skip
 def inspect(
-    model: arg.Model,
-    space: arg.Space = None,
-    try_inexact: arg.TryInexact = False,
-    scale: arg.Scale = None,
-    weights: arg.Weights = None,
-    trust: arg.Trust = False,
-    dtype: arg.Dtype = None,
-    backend: arg.Backend = None,
-    device: arg.Device = None,
-    batch: arg.Batch = None,
-    context: arg.Context = None,
-    constants: arg.Constants = None,
-    seed: arg.Seed = 0,
+    *,
+    model: Annotated[str, typer.Option(help=MODELS, rich_help_panel=Group.MODEL)],
     json: arg.Json = False,
+    **given: Any,
 ) -> None:
     """Print a model's layer kinds and their units, the space's parameters and size, and the starting points."""
     from sktune.tuning.inspect import inspect_model  # imports torch
 
-    request = Request(
-        model, space=space, scale=scale, weights=weights, dtype=dtype, backend=backend,
-        device=device, batch=batch, context=context, constants=constants, seed=seed, try_inexact=try_inexact,
-        trust=trust,
-    )  # fmt: skip
+    request = Request(model, **fields_of(given))
     inspection = inspect_model(request)
     view = inspection_view(inspection.description, inspection.space, inspection.is_simulated)
     Terminal(stderr=json).print(view)
@@ -107,7 +96,15 @@ def fusion(
     for line in lines:
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        print_event(FusionFinished(digest=result.digest, **asdict(result)))
+        print_event(
+            FusionFinished(
+                digest=result.digest,
+                scopes=result.scopes,
+                evidence=result.evidence,
+                alone=result.alone,
+                findings=result.findings,
+            )
+        )
 
 
 @app.command()
@@ -124,7 +121,6 @@ def doctor(
     """Show what sktune needs, what this machine has, how to get the rest, and what is not modelled of the compiler."""
     from sktune.ascend.not_modelled import NOT_MODELLED
     from sktune.backends.availability import examine, examine_program, usable, usable_in_program
-    from sktune.backends.info import State
 
     if recipe:
         from sktune.recipes.recipe_check import examine_recipe
@@ -149,25 +145,21 @@ def doctor(
             left_out.add_row(escape(each.what), escape(each.consequence))
         console.print(left_out)
     if json:
-        rows: list[Any] = [asdict(finding) for finding in findings]
-        parts: list[Any] = [asdict(each) for each in NOT_MODELLED]
-        print_event(DoctorFinished(backends=backends, findings=rows, not_modelled=parts))
+        print_event(DoctorFinished(backends=backends, findings=findings, not_modelled=NOT_MODELLED))
     if recipe and any(finding.state is not State.OK for finding in findings):
         raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command()
+@arg.of_search("model", "trust", "scale", "batch", "context")
 def calibrate(
     profiles: Annotated[
         list[Path] | None, typer.Argument(help="Profiles of the baseline, and of candidates with scopes.")
     ] = None,
+    *,
     model: Annotated[
         str | None, typer.Option(help="The model that was profiled, to fit heads and efficiencies as well.")
     ] = None,
-    trust: arg.Trust = False,
-    scale: arg.Scale = None,
-    batch: arg.Batch = None,
-    context: arg.Context = None,
     constants: arg.Constants = None,
     study: Annotated[
         str | None, typer.Option(help="Instead of profiles: what this study has found its device to be.")
@@ -176,6 +168,7 @@ def calibrate(
     storage: arg.Storage = None,
     out: Annotated[Path, typer.Option(help="Where to write the constants.")] = Path("runs/constants.yaml"),
     json: arg.Json = False,
+    **given: Any,
 ) -> None:
     """Fit the constants of the simulated device to profiles or to a study, for `search --constants`."""
     from sktune.sim.calibrate import calibrate_to, calibrate_to_study  # imports torch
@@ -187,14 +180,11 @@ def calibrate(
             raise BadInputError("--model is for profiles; leave it out with --study")
         fitted = calibrate_to_study(stored_result(study, runs, storage), constants, out)
     else:
-        request = (
-            Request(model, backend="sim", scale=scale, batch=batch, context=context, trust=trust) if model else None
-        )
+        request = Request(model, backend="sim", **fields_of(given)) if model else None
         fitted = calibrate_to(profiles or [], constants, request, out)
     table = Table("constant", "before", "after", "standard error", "note", title=f"written to {escape(str(out))}")
     for row in fitted.rows():
         table.add_row(*map(escape, row))
     Terminal(stderr=json).print(table)
     if json:
-        rows: list[Any] = [asdict(row) for row in fitted.fitted]
-        print_event(CalibrateFinished(constants=str(out), fitted=rows))
+        print_event(CalibrateFinished(constants=str(out), fitted=fitted.fitted))

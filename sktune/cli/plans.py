@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -12,11 +12,11 @@ from sktune.cli import options as arg
 from sktune.cli.app import app, recipes
 from sktune.cli.terminal import Terminal, encodable
 from sktune.core.errors import BadInputError
-from sktune.core.events import print_event
 from sktune.core.events.commands import PlanApplied, PlanUndone, Rechecked, RecipeWritten
+from sktune.core.events.lines import print_event
 from sktune.core.events.scopes import PlanChecked
 from sktune.core.files import create_text
-from sktune.core.verification import DEFAULT_VERIFY_STEPS
+from sktune.core.search_options import fields_of
 from sktune.tuning.request import Request
 
 
@@ -71,32 +71,27 @@ def _next_step(diff: str, folder: Path, *, written: bool) -> str:
 
 
 @app.command()
+@arg.of_search("model", "trust", "scale", "backend", "batch", "context", "constants")
 def check(
     plan: Annotated[Path, typer.Argument(help="A plan file with SuperKernel scopes.")],
+    *,
     model: Annotated[
         str | None, typer.Option(help="The model, as for `search`; by default the one that the plan file names.")
     ] = None,
     trust: arg.Trust = False,
-    scale: arg.Scale = None,
     backend: Annotated[
         str | None, typer.Option(help="npu (default): TorchAir converts the model; sim: the simulated compiler.")
     ] = None,
-    batch: arg.Batch = None,
-    context: arg.Context = None,
-    constants: arg.Constants = None,
     json: arg.Json = False,
+    **given: Any,
 ) -> None:
     """Show what the compiler will make of a plan's scopes, without a compile. Exit code 5: certain to be refused."""
     from sktune.tuning.check import check_plan, lines  # imports torch
 
-    given = {"scale": scale, "backend": backend, "batch": batch, "context": context, "constants": constants}
-    if model is None and (name := next((name for name, value in given.items() if value is not None), None)):
-        raise BadInputError(f"--{name} describes the model; add --model, or leave it out")
-    request = None
-    if model is not None:
-        request = Request(
-            model, backend=backend or "npu", scale=scale, batch=batch, context=context, constants=constants, trust=trust
-        )
+    described = fields_of({"backend": backend, **given})
+    if model is None and described:
+        raise BadInputError(f"--{next(iter(described))} describes the model; add --model, or leave it out")
+    request = Request(model, trust=trust, **{"backend": "npu"} | described) if model is not None else None
     checked = check_plan(plan, request, trust=trust)
     console = Terminal(stderr=json)
     for line in lines(checked):
@@ -107,16 +102,15 @@ def check(
 
 
 @app.command()
+@arg.of_search("model", "weights", "trust", "verify_steps", "runs")
 def recheck(
     plan: Annotated[Path, typer.Argument(help="A best_plan.yaml.")],
+    *,
     model: Annotated[
         str | None, typer.Option(help="Where the model is now: file.py:function, a folder, or a recipe.yaml.")
     ] = None,
-    weights: arg.Weights = None,
-    trust: arg.Trust = False,
-    verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
-    runs: arg.Runs = Path("runs"),
     json: arg.Json = False,
+    **given: Any,
 ) -> None:
     """Check whether a plan is still valid here: code, bits, speed. Exit code 0: keep, 3: slower now, 4: bits differ."""
     from sktune.cli.views.search import recheck_table
@@ -125,7 +119,7 @@ def recheck(
 
     people = Terminal(stderr=json)
     with people.status("") as status:
-        checked = run_recheck(RecheckRequest(plan, model, weights, verify_steps, runs, trust=trust), status.update)
+        checked = run_recheck(RecheckRequest(plan, model, **fields_of(given)), status.update)
     people.print(recheck_table(checked))
     if json:
         print_event(Rechecked(plan=str(plan), **checked.summary()))

@@ -1,10 +1,9 @@
 """Commands that search: ``search`` and ``analyze``."""
 
 import webbrowser
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -13,92 +12,60 @@ from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.live import following
-from sktune.cli.views.models import models_table, rows_of
 from sktune.cli.views.progress import PlainView
 from sktune.cli.views.search import result_table
-from sktune.cluster.model_list import read_models
-from sktune.cluster.side_by_side import search_all
-from sktune.core.errors import BackendError, BadInputError
-from sktune.core.events import Event, print_event
+from sktune.core.errors import BackendError, BadInputError, ExitCode
 from sktune.core.events.analysis import AnalysisFinished
+from sktune.core.events.base import Event
 from sktune.core.events.commands import Rehearsed
+from sktune.core.events.lines import print_event
 from sktune.core.events.search import ModelsFinished, StudyFinished
 from sktune.core.events.studies import PageServed
-from sktune.core.exit_codes import ExitCode
-from sktune.core.verification import DEFAULT_VERIFY_STEPS
-from sktune.samplers import STRATEGIES
+from sktune.core.search_options import Group, fields_of
 from sktune.tuning import fewer_layers
 from sktune.tuning.request import Request
-from sktune.tuning.time_budget import parse_duration, process_began_s
+from sktune.tuning.time_budget import process_began_s
 
 ANY_MODEL = "llama"
 """In the request that those of a list are made from; each names its own."""
 
 
-@app.command()
+@app.command(cls=arg.GroupedCommand)
+@arg.of_search(grouped=True)
 def search(
-    model: arg.AnyModel = "",
-    recipe: arg.Recipe = None,
-    models: arg.Models = None,
-    rehearse: arg.Rehearse = False,
-    trials: arg.Trials = None,
-    time_budget: Annotated[
-        str | None, typer.Option(help="Maximum time for this call, everything included: 90s, 3m, 1h, 1h30m.")
+    *,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            help="A YAML file with several searches, which share the workers; see docs/how-to/many-dies.md.",
+            rich_help_panel=Group.MODEL,
+        ),
     ] = None,
-    study: Annotated[
-        str | None, typer.Option(help="Name of the study; by default made of model, backend and device.")
-    ] = None,
-    storage: arg.Storage = None,
-    runs: arg.Runs = Path("runs"),
-    strategy: Annotated[
-        str, typer.Option("--strategy", "--sampler", help=f"{', '.join(STRATEGIES)}, or module:function.")
-    ] = "partition",
-    until_converged: arg.UntilConverged = False,
-    workers: arg.Workers = None,
-    engine: arg.Engine = "local",
-    address: arg.Address = None,
-    join: arg.Join = False,
-    take_over: arg.TakeOver = False,
-    standby: arg.Standby = False,
-    proxy_layers: arg.ProxyLayers = None,
-    space: arg.Space = None,
-    try_inexact: arg.TryInexact = False,
-    compile_timeout: Annotated[float, typer.Option(help="Maximum seconds for one compile.")] = 300.0,
-    verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
-    scale: arg.Scale = None,
-    weights: arg.Weights = None,
-    trust: arg.Trust = False,
-    dtype: arg.Dtype = None,
-    backend: arg.Backend = None,
-    device: arg.Device = None,
-    batch: arg.Batch = None,
-    context: arg.Context = None,
-    constants: arg.Constants = None,
-    profile: arg.Profile = None,
-    seed: arg.Seed = 0,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Start the program of --recipe once, and say what a search would do and how long it takes.",
+            rich_help_panel=Group.SEARCH,
+        ),
+    ] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Show the study's page in a browser, live.")] = False,
     json: arg.Json = False,
+    **given: Any,
 ) -> None:
     """Search for the best plan; run the same command again to continue."""
-    if models and (model or recipe or study or open_page):
+    if models and (given["model"] or given["recipe"] or given["study"] or open_page):
         raise BadInputError("--models names the models; leave out --model, --recipe, --study and --open")
-    if models and standby:
+    if models and given["standby"]:
         raise BadInputError("--standby waits for one study; leave out --models")
-    request = Request(
-        model or ANY_MODEL * bool(models), trials, study, storage, runs, strategy, space, compile_timeout, scale,
-        weights, dtype, backend, device, batch, context, seed, constants, profile,
-        None if time_budget is None else parse_duration(time_budget), proxy_layers,
-        until_converged=until_converged, recipe=recipe, verify_steps=verify_steps, join=join,
-        take_over=take_over, standby=standby, try_inexact=try_inexact, trust=trust, engine=engine, address=address,
-        workers=workers,
-    )  # fmt: skip
+    request = Request(**fields_of(given | {"model": given["model"] or ANY_MODEL * bool(models)}))
     if rehearse and models:
         raise BadInputError("--rehearse starts the program of one recipe; leave out --models, and give --recipe")
     if rehearse:
         _rehearse(request, json=json)
         return
     if models:
-        _search_all(read_models(models, request), json=json)
+        _search_all(models, request, json=json)
         return
     began_s = process_began_s()
     people = Terminal(stderr=json)
@@ -134,8 +101,13 @@ def _rehearse(request: Request, *, json: bool) -> None:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _search_all(requests: Sequence[Request], *, json: bool) -> None:
+def _search_all(models: Path, request: Request, *, json: bool) -> None:
     """Search for each model; a line for each event has the study's name before it."""
+    from sktune.cli.views.models import models_table, rows_of
+    from sktune.cluster.model_list import read_models
+    from sktune.cluster.side_by_side import search_all
+
+    requests = read_models(models, request)
     people = Terminal(stderr=json)
     views = {request.study: PlainView(partial(_print_of, people, request.study)) for request in requests}
 
@@ -171,38 +143,39 @@ def _open_page(request: Request, people: Terminal, *, json: bool) -> None:
     webbrowser.open(url)
 
 
-@app.command()
+@app.command(cls=arg.GroupedCommand)
+@arg.of_search(
+    "model", "recipe", "folder", "yaml", "scale", "trust", "dtype", "batch", "context", "goal", "time_budget",
+    "profile", "seed", "backend", "device", "language", "out", "study", "runs", grouped=True,
+)  # fmt: skip
 def analyze(
-    model: arg.AnyModel = "",
-    recipe: arg.Recipe = None,
-    folder: Annotated[Path | None, typer.Option("--dir", help="The model's folder, to apply the plan to.")] = None,
-    yaml: Annotated[Path | None, typer.Option(help="The YAML in it that switches scopes on.")] = None,
-    goal: Annotated[str, typer.Option(help="first (attempt: safe, quick) or best (performance).")] = "best",
-    time_budget: Annotated[str, typer.Option(help="Maximum time, everything included: 90s, 10m, 1h.")] = "10m",
+    *,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", help="The model's folder, to apply the plan to.", rich_help_panel=Group.MODEL),
+    ] = None,
+    yaml: Annotated[
+        Path | None, typer.Option(help="The YAML in it that switches scopes on.", rich_help_panel=Group.MODEL)
+    ] = None,
+    goal: Annotated[
+        str, typer.Option(help="first (attempt: safe, quick) or best (performance).", rich_help_panel=Group.SEARCH)
+    ] = "best",
+    time_budget: Annotated[
+        str,
+        typer.Option(help="Maximum time, everything included: 90s, 10m, 1h.", rich_help_panel=Group.SEARCH),
+    ] = "10m",
     language: Annotated[str, typer.Option(help="Language of the report: en or zh.")] = "en",
     out: Annotated[Path | None, typer.Option(help="Folder for the report; by default the study's.")] = None,
     study: Annotated[str | None, typer.Option(help="Name of the study; by default made of the model.")] = None,
-    runs: arg.Runs = Path("runs"),
-    trust: arg.Trust = False,
-    scale: arg.Scale = None,
-    dtype: arg.Dtype = None,
-    backend: arg.Backend = None,
-    device: arg.Device = None,
-    batch: arg.Batch = None,
-    context: arg.Context = None,
-    profile: arg.Profile = None,
-    seed: arg.Seed = 0,
     json: arg.Json = False,
+    **given: Any,
 ) -> None:
     """Recommend a plan for a model: walk the scope guide's decision tree, search, and write the skill's report."""
     from sktune.analysis.analyze import AnalysisRequest, analyze  # imports libcst
     from sktune.cli.views.analysis import analysis_view
 
-    request = AnalysisRequest.of(
-        model, recipe, folder, yaml, goal, language, out, time_budget_s=parse_duration(time_budget), study=study,
-        runs=runs, scale=scale, dtype=dtype, backend=backend, device=device, batch=batch, context=context,
-        profile=profile, seed=seed, trust=trust,
-    )  # fmt: skip
+    options = fields_of(given | {"time_budget": time_budget, "study": study})
+    request = AnalysisRequest.of(folder=folder, yaml=yaml, goal=goal, language=language, out=out, **options)
     began_s = process_began_s()
     people = Terminal(stderr=json)
     with following(people, in_place=not json, began_s=began_s) as shown:

@@ -12,7 +12,7 @@ from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.core.errors import BadInputError, nearest
-from sktune.core.events import print_event
+from sktune.core.events.lines import print_event
 from sktune.core.events.studies import PageServed
 
 

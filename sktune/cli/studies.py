@@ -1,7 +1,7 @@
 """Commands that read studies: ``show``, ``report`` and ``compare``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -11,18 +11,20 @@ from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.search import comparison_table, result_table, studies_table
 from sktune.cli.views.workers import worker_lines
+from sktune.core.codec import encoded
 from sktune.core.errors import BadInputError, SktuneError, StudyError
-from sktune.core.events import print_event
-from sktune.core.events.studies import CompareFinished, ReportWritten, StudiesListed, StudyRow, StudyShown
+from sktune.core.events.lines import print_event
+from sktune.core.events.studies import CompareFinished, ReportWritten, StudiesListed, StudyRow, StudyShown, WhyShown
 from sktune.core.files import real_path
-from sktune.profiling.analysis import Profile, analyse
-from sktune.profiling.readers.reading import read_profile
 from sktune.reports import dashboard, outputs
 from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.storage import undamaged
 from sktune.study.stored_space import space_of
 from sktune.study.study import TuningStudy, sqlite_url
+
+if TYPE_CHECKING:
+    from sktune.profiling.analysis import Profile
 
 
 @app.command()
@@ -93,9 +95,9 @@ def _row(result: SearchResult) -> StudyRow:
 
 def _explained(result: SearchResult, console: Terminal) -> dict[str, Any]:
     """Show what the study has learned, write the page with it again, and return it for JSON."""
+    from sktune.cli.views.why import why_tables
     from sktune.learning.threads import one_blas_thread
     from sktune.reports.why import learned_from
-    from sktune.reports.why_tables import why_tables
     from sktune.samplers.partition import PartitionSampler
 
     space = space_of(result.facts, result.history)
@@ -108,7 +110,7 @@ def _explained(result: SearchResult, console: Terminal) -> dict[str, Any]:
     outputs.write(result, result.folder)
     page = result.folder / outputs.PAGE
     console.print(escape(str(page)), highlight=False)
-    return {"why": why.to_dict(), "page": str(page)}
+    return {"why": encoded(why, WhyShown), "page": str(page)}
 
 
 @app.command()
@@ -138,9 +140,14 @@ def report(
         print_event(ReportWritten(files=[str(path) for path in files]))
 
 
-def _profiles(before: Path | None, after: Path | None) -> tuple[Profile, ...]:
+def _profiles(before: Path | None, after: Path | None) -> "tuple[Profile, ...]":
     if after and not before:
         raise BadInputError("--profile-after shows what changed; give the baseline's with --profile, too")
+    if not before:
+        return ()
+    from sktune.profiling.analysis import analyse
+    from sktune.profiling.readers.reading import read_profile
+
     return tuple(analyse(read_profile(path)) for path in (before, after) if path)
 
 

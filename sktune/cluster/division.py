@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from sktune.core.errors import InterruptedSearchError
-from sktune.core.events import Event
+from sktune.core.events.base import Event
 from sktune.core.events.search import FinalStarted, SearchStarted, TrialFinished
 from sktune.tuning.finals import MIN_DIES
 

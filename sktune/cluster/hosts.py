@@ -15,6 +15,7 @@ from sktune.backends.fingerprint import fingerprint
 from sktune.backends.installed import package_version
 from sktune.backends.npu.availability import cann_version
 from sktune.core.errors import BackendError, BadInputError, first_line
+from sktune.core.events.values import HostFacts
 from sktune.core.space import SpaceSpec
 from sktune.engines.dies import VISIBLE, visible_devices
 from sktune.measure.machine import clock_mhz
@@ -68,28 +69,9 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class HostReport:
-    """What a host has.
+class HostReport(HostFacts):
+    """What a host has, and ``fingerprint``: see ``sktune.backends.fingerprint``."""
 
-    Attributes:
-        name: of the host.
-        dies: number of dies that Ray knows.
-        devices: number of devices that its driver shows; None for a CPU, or a simulation.
-        cores: that a worker may use.
-        torch, cann: versions, or that it is not installed.
-        clock_mhz: of the fastest core; None if unknown.
-        free_disk_bytes: where temporary files go.
-        fingerprint: see ``sktune.backends.fingerprint``.
-    """
-
-    name: str
-    dies: int
-    devices: int | None
-    cores: int
-    torch: str
-    cann: str
-    clock_mhz: float | None
-    free_disk_bytes: int
     fingerprint: Mapping[str, str]
 
 

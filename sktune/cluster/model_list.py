@@ -11,52 +11,23 @@ models:
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from sktune.core.documents import Document, read_document
 from sktune.core.errors import BadInputError
+from sktune.core.search_options import OPTIONS, fields_of
 from sktune.engines.dies import kind_of
 from sktune.study.study import folder_name
 from sktune.tuning.request import Request
-from sktune.tuning.time_budget import parse_duration
 
-
-class Entry(Document):
-    """One search. Keys are the options of ``sktune search``, and replace those of the command."""
-
-    model: str = Field(min_length=1)
-    study: str | None = None
-    trials: int | None = None
-    time_budget: str | None = None
-    until_converged: bool | None = None
-    strategy: str | None = None
-    space: Path | None = None
-    try_inexact: bool | None = None
-    proxy_layers: int | None = None
-    compile_timeout: float | None = None
-    verify_steps: int | None = None
-    scale: str | None = None
-    weights: Path | None = None
-    trust: bool | None = None
-    dtype: str | None = None
-    backend: str | None = None
-    device: str | None = None
-    batch: int | None = None
-    context: int | None = None
-    constants: Path | None = None
-    profile: Path | None = None
-    seed: int | None = None
-
-    def request(self, base: Request) -> Request:
-        """Return the request of this search; ``base`` has what is not given."""
-        given = self.model_dump(exclude_none=True)
-        if (budget := given.pop("time_budget", None)) is not None:
-            given["time_budget_s"] = parse_duration(budget)
-        if (timeout_s := given.pop("compile_timeout", None)) is not None:
-            given["compile_timeout_s"] = timeout_s
-        return replace(base, **given)
+if TYPE_CHECKING:
+    Entry = Document
+else:
+    _KEYS = {name: (option.kind | None, None) for name, option in OPTIONS.items() if option.in_lists}
+    Entry = create_model("Entry", __base__=Document, **_KEYS | {"model": (str, Field(min_length=1))})
+"""One search. Keys are the options of ``sktune search``, and replace those of the command."""
 
 
 class ModelList(Document):
@@ -74,11 +45,12 @@ def read_models(path: Path, base: Request) -> tuple[Request, ...]:
     """
     requests = []
     for number, entry in enumerate(read_document(path, ModelList, BadInputError).models, 1):
+        given = entry.model_dump(exclude_none=True)
         try:
-            request = entry.request(base)
+            request = replace(base, **fields_of(given))
             requests.append(replace(request, study=request.study or request.target()[0].study_name))
         except BadInputError as failure:
-            raise type(failure)(f"{path}: model {number} ({entry.model}): {failure}") from failure
+            raise type(failure)(f"{path}: model {number} ({given['model']}): {failure}") from failure
     _check(path, requests)
     return tuple(requests)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sktune.cluster.division import DividedShare, Division
 from sktune.core.errors import InterruptedSearchError, SktuneError
-from sktune.core.events import Event, Listener
+from sktune.core.events.base import Event, Listener
 from sktune.engines.runner_thread import END_S
 from sktune.learning.threads import one_blas_thread
 from sktune.study.result import SearchResult

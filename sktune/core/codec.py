@@ -4,12 +4,17 @@ A type whose stored form differs from its fields says so beside the field, with 
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field, GetCoreSchemaHandler, SerializerFunctionWrapHandler, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
 
 T = TypeVar("T")
+
+LEFT_OUT_IF_EMPTY = Field(exclude_if=lambda value: not value)
+"""Annotation of a field that has no key while it is empty."""
 
 
 def _new_adapter(kind: Any) -> TypeAdapter[Any]:
@@ -21,7 +26,7 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(_new_adapter)
 
 def encoded(value: Any, kind: Any = None) -> Any:
     """Return a value of the type ``kind``, by default its class, as plain values; figures may be infinite or NaN."""
-    return _adapter(kind or type(value)).dump_python(value, mode="json")
+    return _adapter(kind or type(value)).dump_python(value, mode="json", by_alias=True)
 
 
 def decoded(kind: type[T], values: Any) -> T:
@@ -32,3 +37,28 @@ def decoded(kind: type[T], values: Any) -> T:
     """
     read: T = _adapter(kind).validate_python(values)
     return read
+
+
+class AsList:
+    """Annotation of a dataclass: the list of its fields' values, without those at the end that are their defaults.
+
+    Hundreds of trials may have hundreds of such values each: their keys are not repeated.
+    """
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return how pydantic reads and writes it."""
+        of_kind = fields(kind)
+
+        def named(values: Any) -> Any:
+            is_list = isinstance(values, list | tuple)
+            return {field.name: value for field, value in zip(of_kind, values, strict=False)} if is_list else values
+
+        def listed(value: Any, encode: SerializerFunctionWrapHandler) -> list[Any]:
+            values = list(encode(value).values())
+            while values and getattr(value, of_kind[len(values) - 1].name) == of_kind[len(values) - 1].default:
+                values.pop()
+            return values
+
+        return core_schema.no_info_before_validator_function(
+            named, handler(kind), serialization=core_schema.wrap_serializer_function_ser_schema(listed)
+        )

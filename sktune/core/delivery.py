@@ -3,9 +3,8 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sktune.core.errors import PlanError
 from sktune.core.files import read_bytes
@@ -35,15 +34,6 @@ class Delivery:
     def code_digest(self) -> str:
         """Digest of all the code, equal to ``Compiled.code_digest``."""
         return digest_of(set(self.code.values()))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Delivery":
-        """Inverse of ``to_dict``."""
-        return cls(**data)
 
     def contents(self, folder: Path) -> dict[str, bytes]:
         """Return the content of each file in ``folder``, by name.

@@ -19,6 +19,9 @@ Every message is one line: the rule, the value that breaks it, and the fix. Thos
 on their side (``sktune.program``).
 """
 
+from enum import IntEnum
+from typing import Self
+
 from sktune.program.sktune_program.errors import LIMITS_OF_THE_MACHINE as LIMITS_OF_THE_MACHINE
 from sktune.program.sktune_program.errors import BadInputError as BadInputError
 from sktune.program.sktune_program.errors import MachineError as MachineError
@@ -31,6 +34,34 @@ from sktune.program.sktune_program.errors import first_line as first_line
 from sktune.program.sktune_program.errors import line_of_machine as line_of_machine
 from sktune.program.sktune_program.errors import machine_failure as machine_failure
 from sktune.program.sktune_program.errors import nearest as nearest
+
+
+class ExitCode(IntEnum):
+    """An exit code of ``sktune``.
+
+    Attributes:
+        last_line: the last event that ``--json`` prints.
+        meaning: why a command ends with it.
+    """
+
+    last_line: str
+    meaning: str
+
+    def __new__(cls, code: int, last_line: str, meaning: str) -> Self:
+        member = int.__new__(cls, code)
+        member._value_, member.last_line, member.meaning = code, last_line, meaning
+        return member
+
+    DONE = 0, "the command's own", 'The command succeeded; for a search, also if its answer is "no scope".'
+    FAILED = (
+        1,
+        "`error`; `stopped` after Ctrl-C, SIGTERM or SIGHUP",
+        "The command is valid but failed (the machine, or every plan), or was stopped; the same command resumes it.",
+    )
+    BAD_INPUT = 2, "`error`", "The command line, or a file that it names, is invalid; the message says how to fix it."
+    SLOWER_NOW = 3, "`rechecked`", "`recheck`: the plan keeps every bit, but is no longer faster than the baseline."
+    BITS_DIFFER = 4, "`rechecked`", "`recheck`: the plan no longer keeps every bit, or its code has changed."
+    REFUSED = 5, "`plan_checked`", "`check`: the compiler is certain to refuse the plan."
 
 
 class SimulationError(BadInputError):

@@ -1,8 +1,7 @@
 """What the scopes of a plan became: which of their operators the compiler put into one SuperKernel."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +37,6 @@ class FusedScope:
     def superkernels(self) -> int:
         """The number of SuperKernels that each scope became."""
         return sum(bool(part.superkernel) for part in self.parts)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "FusedScope":
-        """Inverse of ``dataclasses.asdict``, from JSON."""
-        parts = (FusedPart(part["operators"], part["superkernel"], tuple(part["types"])) for part in data["parts"])
-        return cls(tuple(data["labels"]), tuple(parts), tuple(data.get("inside", ())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,3 +20,7 @@ class Sentences:
     def __call__(self, key: str, **values: Any) -> str:
         """Return the sentence ``key`` with ``values`` in it."""
         return self._texts[key][self._index].format(**values)
+
+    def counted(self, count: int, noun: str) -> str:
+        """Return a number with the noun ``count.NOUN``, in English in the plural unless it is 1."""
+        return self(f"count.{noun}" if count == 1 else f"count.{noun}s", count=f"{count:,}")

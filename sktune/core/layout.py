@@ -5,9 +5,12 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from sktune.core.codec import LEFT_OUT_IF_EMPTY, AsList, decoded, encoded
 from sktune.core.errors import PlanError, nearest
 from sktune.core.plan import Plan
 
@@ -40,22 +43,8 @@ class Kernel:
     follows_view: bool = False
     busy_us: float = 0.0
 
-    def to_list(self) -> list[Any]:
-        """Return plain values, without those at the end that it does not have."""
-        values = [self.type, self.core, self.can_fuse]
-        if not (self.stream or self.after or self.follows_view or self.busy_us):
-            return values
-        values += [self.stream, list(self.after), self.follows_view]
-        return [*values, self.busy_us] if self.busy_us else values
 
-    @classmethod
-    def from_list(cls, values: list[Any]) -> "Kernel":
-        """Inverse of ``to_list``."""
-        kind, core, can_fuse, *more = values
-        if not more:
-            return cls(kind, core, can_fuse)
-        stream, after, *rest = more
-        return cls(kind, core, can_fuse, stream, tuple(after), *rest)
+StoredKernel = Annotated[Kernel, AsList()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,37 +54,58 @@ class CapturedWork:
     operators: int = 0
     written_bytes: int = 0
 
+    def __bool__(self) -> bool:
+        return bool(self.operators or self.written_bytes)
+
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """A module whose ``forward`` ran once in the traced step.
+class UnitShown:
+    """A unit of the decode step.
 
     Attributes:
-        name: module path below the target's module, e.g. ``model.layers.0.self_attn``.
-        key: its name inside its layer, e.g. ``self_attn``; outside of layers, the last part of the path.
-        layer: index of its decoder layer; None outside of layers.
-        time_share: its share of the eager step's time, 0 to 1.
-        place: the stream or core limit that the model's own code gives it; all units of a scope have the same one.
+        name: in the model.
+        key: the same for this unit in all layers of its kind.
+        layer: index of its layer; null outside of layers.
+        time_share: of the step, from 0 to 1.
+        place: the stream or core limit that the model's own code gives it.
+    """
+
+    name: str
+    key: str
+    layer: Annotated[int, ("minimum", 0)] | None = None
+    time_share: Annotated[float, ("minimum", 0), ("maximum", 1)] = 0.0
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit(UnitShown):
+    """A module whose ``forward`` ran once in the traced step.
+
+    Its name is the module's path below the target's module, e.g. ``model.layers.0.self_attn``, and its key the name
+    inside its layer, e.g. ``self_attn``, or outside of layers the last part of the path. All units of a scope have the
+    same place.
+
+    Attributes:
         kernels: its device tasks, in execution order; empty if they are not known.
         between: the device tasks between it and the next unit: a scope over both holds them, too.
         work, work_between: its operators, and those between it and the next unit, where the compiler is Inductor: what
             becomes of them is not known before it compiles.
     """
 
-    name: str
-    key: str
-    layer: int | None = None
-    time_share: float = 0.0
-    place: str = ""
-    kernels: tuple[Kernel, ...] = ()
-    between: tuple[Kernel, ...] = ()
-    work: CapturedWork = CapturedWork()
-    work_between: CapturedWork = CapturedWork()
+    kernels: Annotated[tuple[StoredKernel, ...], LEFT_OUT_IF_EMPTY] = ()
+    between: Annotated[tuple[StoredKernel, ...], LEFT_OUT_IF_EMPTY] = ()
+    work: Annotated[CapturedWork, LEFT_OUT_IF_EMPTY] = CapturedWork()
+    work_between: Annotated[CapturedWork, LEFT_OUT_IF_EMPTY] = CapturedWork()
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A decoder layer: its module path, and its kind (``dense``, ``moe``)."""
+    """A layer.
+
+    Attributes:
+        name: in the model.
+        kind: the same for layers of the same structure.
+    """
 
     name: str
     kind: str
@@ -185,30 +195,37 @@ class Layout:
             end = last
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON; equal lists of kernels, as of alike layers, are stored once."""
-        layers = [asdict(layer) for layer in self.layers]
-        units = [asdict(replace(unit, kernels=(), between=())) for unit in self.units]
-        for unit in units:
-            del unit["kernels"], unit["between"]
-            for name in ("work", "work_between"):
-                if not any(unit[name].values()):
-                    del unit[name]
-        if not any(unit.kernels for unit in self.units):
-            return {"units": units, "layers": layers}
-        lists: dict[tuple[Kernel, ...], int] = {}
-        for values, each in zip(units, self.units, strict=True):
-            values["kernels"] = lists.setdefault(each.kernels, len(lists))
-            values["between"] = lists.setdefault(each.between, len(lists))
-        kernels = [[kernel.to_list() for kernel in alike] for alike in lists]
-        return {"units": units, "layers": layers, "kernels": kernels}
+        """Return plain values, ready for JSON."""
+        values: dict[str, Any] = encoded(self)
+        return values
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Layout":
-        """Inverse of ``to_dict``; also reads the layouts of studies without kernels."""
-        lists = [tuple(map(Kernel.from_list, kernels)) for kernels in data.get("kernels", ())]
-        units = []
-        for unit in data["units"]:
-            kernels = {name: lists[unit[name]] for name in ("kernels", "between") if name in unit}
-            work = {name: CapturedWork(**unit[name]) for name in ("work", "work_between") if name in unit}
-            units.append(Unit(**{**unit, **kernels, **work}))
-        return cls(tuple(units), tuple(Layer(**layer) for layer in data["layers"]))
+    def from_dict(cls, values: Mapping[str, Any]) -> "Layout":
+        """Inverse of ``to_dict``."""
+        return decoded(cls, values)
+
+    @model_serializer(mode="wrap")
+    def _stored(self, encode: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return plain values; equal lists of kernels, as of alike layers, are stored once."""
+        values: dict[str, Any] = encode(self)
+        places: dict[tuple[Kernel, ...], int] = {}
+        lists: list[Any] = []
+        for unit, stored in zip(self.units, values["units"], strict=True):
+            for name in ("kernels", "between"):
+                if kernels := getattr(unit, name):
+                    if kernels not in places:
+                        places[kernels] = len(lists)
+                        lists.append(stored[name])
+                    stored[name] = places[kernels]
+        return values | ({"kernels": lists} if lists else {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, values: Any) -> Any:
+        """Give the units their kernels."""
+        if not isinstance(values, dict) or "kernels" not in values:
+            return values
+        lists = decoded(list[tuple[StoredKernel, ...]], values["kernels"])
+        units = [unit | {name: lists[unit[name]] for name in ("kernels", "between") if name in unit}
+                 for unit in values["units"]]  # fmt: skip
+        return values | {"units": units}

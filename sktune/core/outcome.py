@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated
 
+from sktune.core.codec import AsList
 from sktune.core.fused_scopes import FusedScope
 from sktune.core.plan import Option
 from sktune.core.verification import Verification
@@ -86,13 +87,6 @@ class Speedup:
             rounds=self.rounds + other.rounds,
         )
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Speedup":
-        """Inverse of ``dataclasses.asdict``, from JSON; also reads the simulated figures of sktune 0.1."""
-        low, high = data["ci95"] or (None, None)
-        is_simulated = low is None or (low == high and data["rounds"] == 1)
-        return cls(**{**data, "ci95": None if is_simulated else (low, high)})
-
 
 @dataclass(frozen=True, slots=True)
 class ScopeTime:
@@ -136,7 +130,7 @@ class Outcome:
         peak_memory_bytes: peak device memory while the steps ran; None on the CPU.
         log: path of the trial's log, relative to the study's folder.
         verification: what was compared with the baseline; None if nothing was.
-        stage: the stage at which it was pruned; None if it was not, if the stage is unknown, and in studies of 0.1.0.
+        stage: the stage at which it was pruned; None if it was not, and if the stage is unknown.
         die: that it was measured on, if the search had several; empty otherwise.
     """
 
@@ -154,7 +148,7 @@ class Outcome:
     changes_bits: tuple[str, ...] = ()
     same_as: int | None = None
     added: Mapping[str, Option] = field(default_factory=dict)
-    scope_times: tuple[ScopeTime, ...] = ()
+    scope_times: tuple[Annotated[ScopeTime, AsList()], ...] = ()
     comparison: str = ""
     noise_floor: float = 0.0
     noise: str = ""
@@ -188,26 +182,6 @@ class Outcome:
             stage=Stage.VERIFY,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        # Hundreds of trials may have hundreds of pieces each: their keys are not repeated.
-        return asdict(self) | {"scope_times": [list(astuple(piece)) for piece in self.scope_times]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Outcome":
-        """Inverse of ``to_dict``; also reads outcomes of sktune 0.1, where ``changes_bits`` was called ``inexact``."""
-        values = dict(data)
-        values["reason"] = Reason(data["reason"]) if data["reason"] else None
-        values["stage"] = Stage(data["stage"]) if data.get("stage") else None
-        values["changes_bits"] = tuple(values.pop("inexact", None) or data.get("changes_bits", ()))
-        values["fusion"] = tuple(data.get("fusion", ()))
-        values["fused"] = tuple(FusedScope.from_dict(scope) for scope in data.get("fused", ()))
-        values["scope_times"] = tuple(ScopeTime(*piece) for piece in data.get("scope_times", ()))
-        stored = data.get("verification")
-        values["verification"] = Verification.from_dict(stored) if stored else None
-        values["speedup"] = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
-        return cls(**values)
-
 
 @dataclass(frozen=True, slots=True)
 class FinalRow:
@@ -226,9 +200,3 @@ class FinalRow:
     verdict: str
     bit_identical: bool | None
     code_digest: str = ""
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "FinalRow":
-        """Inverse of ``dataclasses.asdict``, from JSON."""
-        speedup = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
-        return cls(data["name"], speedup, data["verdict"], data["bit_identical"], data["code_digest"])

@@ -8,8 +8,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from sktune.core.codec import LEFT_OUT_IF_EMPTY, encoded
 from sktune.program.sktune_program.plan import MAX_LABEL_LENGTH as MAX_LABEL_LENGTH
 from sktune.program.sktune_program.plan import (
     MarkedScope,
@@ -22,6 +25,12 @@ from sktune.program.sktune_program.plan import (
 from sktune.program.sktune_program.plan import Option as Option
 from sktune.program.sktune_program.plan import Options as Options
 
+OptionsByName = Annotated[
+    Options,
+    BeforeValidator(lambda options: tuple(options.items()) if isinstance(options, dict) else options),
+    PlainSerializer(dict, return_type=Mapping[str, Option]),
+]
+
 Ranges = tuple[tuple[str, str], ...]
 """First and last unit of each scope of a plan."""
 
@@ -33,15 +42,18 @@ def options_text(options: Options) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The units from ``first`` to ``last``, both included, by module path, and their options.
+    """A scope of a plan.
 
-    ``name`` is the user's own label, if any; scopes that differ only in it are equal.
+    Attributes:
+        first, last: its first and last unit.
+        options: of the scope.
+        name: the user's own label, if any; scopes that differ only in it are equal.
     """
 
     first: str
     last: str
-    options: Options = ()
-    name: str = field(default="", compare=False)
+    options: OptionsByName = ()
+    name: Annotated[str, Field(alias="label", exclude_if=lambda name: not name)] = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         check_scope(self.first, self.last, self.name)
@@ -58,14 +70,18 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Disjoint scopes in execution order, and compiler options for the whole step.
+    """A plan.
 
-    The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check`` checks whether a plan fits
-    a model.
+    Its scopes are disjoint. The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check``
+    checks whether a plan fits a model.
+
+    Attributes:
+        scopes: in execution order.
+        options: that the whole step is compiled with.
     """
 
     scopes: tuple[Scope, ...] = ()
-    options: Options = ()
+    options: Annotated[OptionsByName, LEFT_OUT_IF_EMPTY] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", tuple(sorted(self.options)))
@@ -109,18 +125,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for YAML and JSON."""
-        return {
-            "scopes": [
-                {
-                    "first": scope.first,
-                    "last": scope.last,
-                    "options": dict(scope.options),
-                    **({"label": scope.name} if scope.name else {}),
-                }
-                for scope in self.scopes
-            ],
-            **({"options": dict(self.options)} if self.options else {}),
-        }
+        values: dict[str, Any] = encoded(self)
+        return values
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":

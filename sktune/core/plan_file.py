@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field
 
+from sktune.core.codec import encoded
 from sktune.core.delivery import Delivery
 from sktune.core.documents import Document, read_document
 from sktune.core.errors import PlanError, SpaceError
@@ -179,7 +180,7 @@ def write_plan(
         **({"kinds": runs_of_kinds(kinds)} if kinds and not isinstance(kinds, int) else {}),
         **({"decode": dict(decode)} if decode else {}),
         **({"target": dict(target)} if target else {}),
-        **({"artifacts": {"folder": folder, **delivery.to_dict()}} if delivery else {}),
+        **({"artifacts": {"folder": folder, **encoded(delivery)}} if delivery else {}),
         "evidence": dict(evidence),
     }
     head = (

@@ -19,6 +19,11 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def shortened(text: str, limit: int) -> str:
     """Return ``text`` in at most ``limit`` characters, with an ellipsis in the middle if it is longer.
 

@@ -5,8 +5,7 @@ equal, the share of steps that differ is below ``1 - 0.05 ** (1 / n)`` with 95% 
 three: Hanley and Lippman-Hand 1983, JAMA 249:1743).
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import expm1, floor, log1p, log10
 from typing import Any
 
@@ -126,18 +125,6 @@ class Verification:
             "exact_regions": sum(region.is_exact for region in self.regions),
             "text": "; ".join(filter(None, (str(self), self.of_regions))),
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, ready for JSON; see ``from_dict``."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Verification":
-        """Inverse of ``to_dict``; also reads records of sktune 0.1, where ``changes_bits`` was called ``inexact``."""
-        values = dict(data)
-        values["changes_bits"] = tuple(values.pop("inexact", None) or data.get("changes_bits", ()))
-        values["regions"] = tuple(RegionCheck(**region) for region in data["regions"])
-        return cls(**values)
 
     def __str__(self) -> str:
         if self.difference or self.differing_regions:

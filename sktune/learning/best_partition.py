@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
-from sktune.core.space_size import Segment
+from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, Segment, limit_of
 from sktune.learning.segments import SegmentCatalogue
 
 OUT_AT_FIRST, NEW_AT_FIRST = 0, 1

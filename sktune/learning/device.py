@@ -6,10 +6,10 @@ therefore the sums below, not each constant.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from sktune.core.events.studies import DeviceConstant
 from sktune.learning.law import COPIES, CORES, PRIOR_US, Tangent
 from sktune.learning.savings import TEMPERING, Posterior
 
@@ -28,22 +28,7 @@ LEAST_US, STEP = 0.05, 1.25
 """Of a tangent: the smallest value, and the factor between two."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A sum of constants: mean and standard deviation in us, and the standard deviation before the first trial."""
-
-    name: str
-    us: float
-    sd_us: float
-    prior_sd_us: float
-
-    @property
-    def is_determined(self) -> bool:
-        """Whether the study's trials say more than was expected before."""
-        return self.sd_us < self.prior_sd_us
-
-
-def found(posterior: Posterior) -> tuple[Found, ...]:
+def found(posterior: Posterior) -> tuple[DeviceConstant, ...]:
     """Return what is known of the device; nothing if its operators are unknown, or if scopes do not follow the law."""
     law = posterior.model.law
     if law is None or not posterior.chosen.follows_law:
@@ -64,7 +49,7 @@ def found(posterior: Posterior) -> tuple[Found, ...]:
     # The scopes that one trial observes share the law's error, so that the posterior is surer than it may be.
     deviations = np.minimum(prior, math.sqrt(TEMPERING) * deviations)
     return tuple(
-        Found(name, float(mean), float(sd), float(prior_sd))
+        DeviceConstant(name, float(mean), float(sd), float(prior_sd))
         for name, mean, sd, prior_sd in zip(SUMS, means, deviations, prior, strict=True)
     )
 

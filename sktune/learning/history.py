@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
+from sktune.core.codec import decoded, encoded
 from sktune.core.fused_scopes import FusedScope, SeenTypes
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Options, Plan, Ranges
@@ -143,10 +144,10 @@ def amended(trials: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> lis
     result = []
     for trial in trials:
         if str(trial.number) in verifications and OUTCOME in trial.user_attrs:
-            outcome = Outcome.from_dict(trial.user_attrs[OUTCOME])
+            outcome = decoded(Outcome, trial.user_attrs[OUTCOME])
             trial = copy(trial)
-            updated = outcome.after(Verification.from_dict(verifications[str(trial.number)]))
-            trial.user_attrs = {**trial.user_attrs, OUTCOME: updated.to_dict()}
+            updated = outcome.after(decoded(Verification, verifications[str(trial.number)]))
+            trial.user_attrs = {**trial.user_attrs, OUTCOME: encoded(updated)}
         result.append(trial)
     return result
 
@@ -318,7 +319,7 @@ class Learned:
         self.seen.add(plan)
         self.ranges.add(plan.ranges)
         self.values |= {(name, trial.params[name]) for name in self.space.option_names}
-        outcome = Outcome.from_dict(stored) if stored else None
+        outcome = decoded(Outcome, stored) if stored else None
         is_probe = PROBE in trial.user_attrs
         self._ended_probes += is_probe
         latency_ms = trial.value if trial.value is not None else trial.intermediate_values.get(0)

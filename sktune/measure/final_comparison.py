@@ -1,9 +1,10 @@
 """The final comparison: measurements of several fresh processes, combined in one table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
+from sktune.core.codec import LEFT_OUT_IF_EMPTY
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.measure.noise_floor import NoiseFloorSample, noise_floor
 from sktune.measure.winner import BASELINE_REPEAT, pooled, repeatability
@@ -25,7 +26,7 @@ class FinalComparison:
     speedups: Mapping[str, tuple[Speedup, ...]]
     noise_floor: float
     noise: tuple[str, ...]
-    dies: tuple[str, ...] = ()
+    dies: Annotated[tuple[str, ...], LEFT_OUT_IF_EMPTY] = ()
 
     @classmethod
     def of(
@@ -60,22 +61,6 @@ class FinalComparison:
         copies = [*(sample.speedup for sample in samples), *speedups.get(BASELINE_REPEAT, ())]
         floor = noise_floor(copies) if copies else 0.0  # a simulation has no noise
         return cls(tuple(combined), speedups, floor, tuple(noise for _, noise in processes), tuple(dies))
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "FinalComparison":
-        """Inverse of ``to_dict``; also reads comparisons from when sktune used a single process."""
-        rows = tuple(FinalRow.from_dict(row) for row in data["rows"])
-        stored = data.get("speedups", {row.name: [asdict(row.speedup)] for row in rows if row.speedup})
-        speedups = {name: tuple(Speedup.from_dict(one) for one in values) for name, values in stored.items()}
-        dies = tuple(data.get("dies", ()))
-        return cls(rows, speedups, data.get("noise_floor", 0.0), tuple(data.get("noise", ())), dies)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        values = asdict(self)
-        if not self.dies:
-            del values["dies"]
-        return values
 
     def rejecting(self, name: str, verdict: str) -> "FinalComparison":
         """Return it with the row of a plan whose bits differ, as ``verdict`` says."""

@@ -1,10 +1,11 @@
 """The noise floor: the measured difference between the baseline and itself. No smaller effect is reported."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import expm1, log, log1p
-from typing import Any
+from typing import Annotated
 
+from sktune.core.codec import LEFT_OUT_IF_EMPTY
 from sktune.core.outcome import Speedup
 from sktune.measure.confidence_sequence import Comparison, compare_with_floor
 
@@ -30,19 +31,7 @@ class NoiseFloorSample:
     speedup: Speedup
     noise: str = ""
     seconds: float = 0.0
-    die: str = ""
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "NoiseFloorSample":
-        """Inverse of ``to_dict``."""
-        return cls(**{**data, "speedup": Speedup.from_dict(data["speedup"])})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        values = asdict(self)
-        if not self.die:
-            del values["die"]
-        return values
+    die: Annotated[str, LEFT_OUT_IF_EMPTY] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ end within a step, and medians over the steps are compared: the method of graph-
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
 from itertools import pairwise
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
+from sktune.core.events.values import ReplacedOperator
 from sktune.profiling.analysis import Profile
 from sktune.profiling.kernel_table import type_of_npu_name
 from sktune.profiling.structure import on_main_stream
@@ -33,14 +34,6 @@ class SuperKernelVerdict(StrEnum):
     NEUTRAL = "neutral"
     REGRESSED = "regressed"
     INSUFFICIENT = "insufficient evidence"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplacedOperator:
-    """An operator of the baseline, by its name and type in the profile."""
-
-    name: str
-    type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,7 @@ class MatchedProfiles:
                 {
                     "name": gain.name,
                     "scope": gain.scope,
-                    "replaced": [asdict(operator) for operator in gain.replaced],
+                    "replaced": gain.replaced,
                     "baseline_us": round(gain.baseline_us, 3) if gain.replaced else None,
                     "candidate_us": round(gain.candidate_us, 3),
                     "noise_us": round(gain.noise_us, 3),

@@ -7,16 +7,16 @@ from sktune.core.printable import shortened
 from sktune.profiling.analysis import Profile
 from sktune.profiling.structure import main_stream
 from sktune.profiling.tables import headline
-from sktune.reports.page.markup import element, joined, number
-from sktune.reports.page.scale import Scale
-from sktune.reports.page.section import WIDTH, Section, Table, legend, picture, text
-from sktune.reports.page.shown import Shown
+from sktune.reports.drawing import WIDTH, Scale, legend, picture, text
+from sktune.reports.figure import Figure, Table
+from sktune.reports.markup import element, joined, number
+from sktune.reports.shown import Shown
 
 LEFT, RIGHT, LANE, STEP_GAP = 120.0, WIDTH - 12.0, 22.0, 44.0
 MAX_STREAMS = 8
 
 
-def steps(shown: Shown) -> Section:
+def steps(shown: Shown) -> Figure:
     """Return the profiled steps, one below the other on the same time axis."""
     say = shown.say
     kernels = [_kernels(profile) for profile in shown.profiles]
@@ -38,7 +38,7 @@ def steps(shown: Shown) -> Section:
     keys, used = legend(entries, LEFT, y + 34)
     described = "; ".join(headline(profile) for profile in shown.profiles)
     drawing = picture("steps-picture", say("steps.title"), described, y + 34 + used, *drawn, keys)
-    return Section("steps", say("steps.title"), say("steps.lead"), drawing, _table(shown))
+    return Figure(say("steps.title"), say("steps.lead"), drawing, _table(shown))
 
 
 def _kernels(profile: Profile) -> pd.DataFrame:

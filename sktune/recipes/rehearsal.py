@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 from optuna.trial import TrialState
 
 from sktune.backends import backend_info
-from sktune.backends.info import Finding, State
 from sktune.core.errors import BackendError, BadInputError
-from sktune.core.events import Event
+from sktune.core.events.base import Event
+from sktune.core.events.commands import Finding, State
 from sktune.core.events.search import TrialFinished, TrialStarted
 from sktune.core.space import SearchSpace
 from sktune.program.sktune_program.task import VERIFIED_STEPS
@@ -128,7 +128,7 @@ class Rehearsal:
         return {
             "recipe": self.recipe.name,
             "can_start": self.can_start,
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": self.findings,
             "stand_ins": list(start.stand_ins),
             "decode": start.decode.function,
             "ranks": self.recipe.all_ranks,

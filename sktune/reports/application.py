@@ -10,7 +10,7 @@ from sktune.core.plan_file import ARTIFACTS
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.launch import SITE
 from sktune.program.sktune_program import npugraph_ex
-from sktune.reports.markdown import table_cell
+from sktune.reports.figure import table_cell
 from sktune.reports.plan_output import scope_flavour
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.targets import Application

@@ -11,10 +11,11 @@ from optuna.samplers import RandomSampler
 
 from sktune.core.outcome import bracketed
 from sktune.core.printable import shortened
-from sktune.reports import figures
 from sktune.reports.application import how_to_apply
-from sktune.reports.markdown import table_cell
+from sktune.reports.figure import table_cell
+from sktune.reports.figures import FIGURES
 from sktune.reports.plan_names import plan_options, trial_name
+from sktune.reports.shown import Shown
 from sktune.reports.study import verdict_line
 from sktune.study.records import TrialRecord, incumbent_first
 from sktune.study.result import SearchResult
@@ -22,13 +23,6 @@ from sktune.study.result import SearchResult
 logger = logging.getLogger(__name__)
 
 OBJECTIVE = "decode step latency, ms"
-FIGURES = {
-    "sktune-history": figures.history,
-    "sktune-final": figures.final_comparison,
-    "sktune-effects": figures.effects,
-    "sktune-segments": figures.segments,
-}
-"""By the identifiers under which they are stored, so that they are replaced."""
 MAX_NOTES = 30
 """Trials with a note: the best ones, and those that failed last. Each note takes some milliseconds to store."""
 MARK = "*Written by sktune; what you write below this line stays.*"
@@ -48,8 +42,11 @@ def publish(study: optuna.Study, result: SearchResult) -> None:
             warnings.simplefilter("ignore", ExperimentalWarning)
             study.set_metric_names([OBJECTIVE])
         _save_note(study, _note(result))
-        for name, make in FIGURES.items():
-            save_plotly_graph_object(study, make(result), graph_object_id=name)
+        shown = Shown(result)
+        for key, make in FIGURES.items():
+            if (figure := make(shown)) and figure.plot:
+                # By an identifier, so that it is replaced.
+                save_plotly_graph_object(study, figure.plot(), graph_object_id=f"sktune-{key}")
         for record in _noted(result):
             _save_note(_trial(study, record.number), _trial_note(result, record))
     except Exception as failure:  # noqa: BLE001 - another program's format must not cost a search its end

@@ -6,9 +6,17 @@ from collections.abc import Iterator, Sequence
 from sktune.core.language import Sentences
 from sktune.core.layout import OUTSIDE, Layout
 from sktune.core.plan import Option, Options, Plan, Scope, options_text
+from sktune.measure.winner import BASELINE, BASELINE_REPEAT
 from sktune.reports.texts import TEXTS
 
 ENGLISH = Sentences(TEXTS, "en")
+REFERENCES = {
+    BASELINE: "final.baseline",
+    BASELINE_REPEAT: "final.baseline_again",
+    "uncompiled": "final.uncompiled",
+    "torch.compile(mode='max-autotune')": "final.max_autotune",
+}
+"""What finalists are compared with in the final comparison, with the keys of their names."""
 MAX_GROUPS = 2
 """Most kinds of scopes that a name lists."""
 MOST = 0.75
@@ -20,7 +28,7 @@ def plan_name(plan: Plan, layout: Layout | None, say: Sentences = ENGLISH) -> st
     count = len(plan.scopes)
     if not count:
         return say("shape.none")
-    scopes = counted(count, "scope", say)
+    scopes = say.counted(count, "scope")
     if layout is None:
         return scopes
     spans = [(first, last) for first, last, _ in _placed(plan, layout)]
@@ -46,11 +54,6 @@ def plan_options(plan: Plan) -> str:
 def _all_options(plan: Plan) -> Options:
     of_scopes = dict.fromkeys(option for scope in plan.scopes for option in scope.options)
     return (*of_scopes, *plan.options)
-
-
-def counted(count: int, noun: str, say: Sentences = ENGLISH) -> str:
-    """Return a number with its noun, in the plural unless it is 1."""
-    return say(f"count.{noun}" if count == 1 else f"count.{noun}s", count=f"{count:,}")
 
 
 def _mixed(

@@ -4,7 +4,7 @@ Layers that look alike are drawn once, with their number. The picture is one SVG
 follow the reader's light or dark mode.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
@@ -13,7 +13,7 @@ from string import ascii_uppercase
 from sktune.core.language import Sentences
 from sktune.core.layout import Layout, Unit
 from sktune.core.plan import Options, Plan, options_text
-from sktune.reports.plan_names import ENGLISH, counted
+from sktune.reports.plan_names import ENGLISH
 
 WIDTH, MARGIN = 900, 12
 CELL_WIDTHS = range(26, 73)
@@ -81,7 +81,7 @@ def plan_picture(plan: Plan, layout: Layout, say: Sentences = ENGLISH) -> str:
     """
     layout.check(plan)
     spans = tuple(_placed(tuple(_spans(plan, layout, say))))
-    marks = _marks(plan)
+    marks = option_letters([plan])
     colours = _colours(layout)
     below = _top(1 + max((span.cells[-1].row for span in spans), default=0))
     legend, height = _legend(plan, marks, colours, below, say)
@@ -110,7 +110,7 @@ def _spans(plan: Plan, layout: Layout, say: Sentences) -> Iterator[_Span]:
     looks = [_look(group, plan, layout) for group in groups]
     at = 0
     while at < len(groups):
-        period, times = _pattern(looks, at)
+        period, times = pattern_at(looks, at, longest=LONGEST_PERIOD, least=3)
         end = at + period * times
         cells = tuple(cell for group in groups[at : at + period] for cell in group)
         yield _Span(cells, _caption(groups[at][0].unit.layer, groups[end - 1][0].unit.layer, times, layout, say))
@@ -138,14 +138,21 @@ def _look(cells: Sequence[_Cell], plan: Plan, layout: Layout) -> object:
     return layout.layers[layer].kind, tuple(shapes), tuple(options)
 
 
-def _pattern(looks: Sequence[object], at: int) -> tuple[int, int]:
-    """Return the length of the pattern that begins at ``at``, and its repetitions; without a pattern (1, 1)."""
+def pattern_at(values: Sequence[object], at: int, *, longest: int, least: int) -> tuple[int, int]:
+    """Return length and repetitions of the pattern at ``at`` that covers most values; (1, 1) without one.
+
+    Args:
+        values: in which the pattern repeats.
+        at: where it begins.
+        longest: most values in it.
+        least: fewest repetitions.
+    """
     best = (1, 1)
-    for period in range(1, LONGEST_PERIOD + 1):
-        pattern, times = looks[at : at + period], 1
-        while looks[at + period * times : at + period * (times + 1)] == pattern:
+    for period in range(1, min(longest, len(values) - at) + 1):
+        times = 1
+        while values[at + period * times : at + period * (times + 1)] == values[at : at + period]:
             times += 1
-        if times > 2 and period * times > best[0] * best[1]:
+        if times >= least and period * times > best[0] * best[1]:
             best = period, times
     return best
 
@@ -185,12 +192,11 @@ def _total(spans: Sequence[_Span], cell_width: int) -> int:
     return sum(_wide(span, cell_width) + LAYER_GAP for span in spans) - LAYER_GAP
 
 
-def _marks(plan: Plan) -> dict[Options, str]:
-    """Return a letter for each set of options."""
-    sets = dict.fromkeys(scope.options for scope in plan.scopes)
-    count = len(ascii_uppercase)
+def option_letters(plans: Iterable[Plan]) -> dict[Options, str]:
+    """Return a letter for each set of options of a scope."""
+    sets = dict.fromkeys(scope.options for plan in plans for scope in plan.scopes)
     return {
-        options: ascii_uppercase[index % count] + (str(index // count) if index >= count else "")
+        options: ascii_uppercase[index % 26] + (str(index // 26) if index >= 26 else "")
         for index, options in enumerate(sets)
     }
 
@@ -204,8 +210,8 @@ def _colours(layout: Layout) -> dict[tuple[bool, str], str]:
 
 
 def _head(plan: Plan, layout: Layout, say: Sentences) -> str:
-    scopes = counted(len(plan.scopes), "scope", say) if plan.scopes else say("picture.no_scope")
-    return say("picture.head", scopes=scopes, layers=counted(len(layout.layers), "layer", say), units=len(layout.units))
+    scopes = say.counted(len(plan.scopes), "scope") if plan.scopes else say("picture.no_scope")
+    return say("picture.head", scopes=scopes, layers=say.counted(len(layout.layers), "layer"), units=len(layout.units))
 
 
 def _description(plan: Plan, layout: Layout) -> str:
@@ -251,15 +257,12 @@ def _drawn_bars(spans: Sequence[_Span], plan: Plan, marks: dict[Options, str]) -
         left = first.x - (LAYER_GAP // 2 if first in edges[0] and not first.begins else 0)
         right = last.right + (GAP + LAYER_GAP // 2 if last in edges[1] and not last.ends else 0)
         y, mark = _top(row), marks[plan.scopes[scope].options]
+        title = f"{plan.scopes[scope].label}: {options_text(plan.scopes[scope].options) or DEFAULT}"
         yield (
             f'<path class="sk-bar" d="{_bar(left, right, y, round_left=first.begins, round_right=last.ends)}">'
-            f"<title>{escape(_bar_title(plan, scope))}</title></path>"
+            f"<title>{escape(title)}</title></path>"
         )
         yield _text((left + right) / 2, y + 14, mark, "sk-mark")
-
-
-def _bar_title(plan: Plan, scope: int) -> str:
-    return f"{plan.scopes[scope].label}: {options_text(plan.scopes[scope].options) or DEFAULT}"
 
 
 def _bar(left: int, right: int, y: int, *, round_left: bool, round_right: bool) -> str:
@@ -291,7 +294,7 @@ def _legend(
         lines.append(f'<rect class="sk-bar" x="{MARGIN}" y="{y - 2}" width="24" height="16" rx="5"/>')
         lines.append(_text(MARGIN + 12, y + 10, mark, "sk-mark"))
         named = options_text(options) or say("no_options")
-        lines.append(_text(MARGIN + 32, y + 10, f"{counted(count, 'scope', say)}: {named}"))
+        lines.append(_text(MARGIN + 32, y + 10, f"{say.counted(count, 'scope')}: {named}"))
     if plan.options:
         y += LINE
         lines.append(_text(MARGIN, y + 10, say("picture.step", options=options_text(plan.options))))

@@ -4,12 +4,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
-from markupsafe import Markup
 
 from sktune.core.language import Language
 from sktune.core.outcome import bracketed
 from sktune.reports import outputs
-from sktune.reports.page.markup import element
+from sktune.reports.figure import Table
+from sktune.reports.markup import element
 from sktune.reports.plan_names import distinct_names
 from sktune.reports.plan_output import verified_line
 from sktune.reports.study import verdict_line
@@ -54,16 +54,11 @@ class Result(SearchResult):
     def _repr_html_(self) -> str:
         best = incumbent_first(self.trials)[:BEST]
         names = distinct_names([record.judged_plan for record in best], self.facts.layout)
-        rows: list[Markup] = []
+        rows = []
         for record, name in zip(best, names, strict=True):
             assert record.outcome and record.outcome.speedup
             speedup = record.outcome.speedup
             interval = bracketed(speedup.ratio, speedup.ci95)
-            cells = (record.number, name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval)
-            rows.append(element("tr", *(element("td", cell) for cell in cells)))
-        head = ("trial", "plan", "ms per step", "speedup", "95% interval")
-        table = element(
-            "table", element("thead", element("tr", *(element("th", title) for title in head))),
-            element("tbody", *rows),
-        )  # fmt: skip
-        return element("div", element("p", element("b", self)), table if rows else None)
+            rows.append((record.number, name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval))
+        table = Table(("trial", "plan", "ms per step", "speedup", "95% interval"), rows)
+        return element("div", element("p", element("b", self)), table.html() if rows else None)

@@ -1,7 +1,8 @@
 """``report.md``: a study's report, written from its record and without a device."""
 
-from collections.abc import Mapping
 from math import expm1, log
+
+from markupsafe import Markup
 
 from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Speedup, excludes_any
@@ -9,20 +10,13 @@ from sktune.core.plan import Plan
 from sktune.core.printable import one_line
 from sktune.measure.die_spread import die_spread
 from sktune.measure.noise_floor import drift
-from sktune.measure.winner import BASELINE_REPEAT, FinalPlan
+from sktune.measure.winner import FinalPlan
 from sktune.reports.application import how_to_apply
-from sktune.reports.markdown import table_cell
-from sktune.reports.plan_names import distinct_names, plan_name
+from sktune.reports.figure import Table, table_cell
+from sktune.reports.plan_names import ENGLISH, REFERENCES, distinct_names, plan_name
 from sktune.reports.plan_output import verified_line
 from sktune.study.result import SearchResult
 from sktune.study.workers import Workers, moment
-
-REFERENCES: Mapping[str, str] = {
-    "baseline": "baseline (no scope, kernel by kernel)",
-    BASELINE_REPEAT: "the baseline, compiled again",
-    "uncompiled": "the model uncompiled",
-    "torch.compile(mode='max-autotune')": 'torch.compile(mode="max-autotune") of the whole step',
-}
 
 
 def model_line(result: SearchResult) -> str:
@@ -56,7 +50,8 @@ def verdict_line(result: SearchResult) -> str:
         )
     if winner is None:
         no_gain = "no plan is significantly faster than the baseline"
-        return f"No scope: {no_gain}. Leave the model unchanged.{_unfinished(result)}"
+        again = "" if result.is_compared else " The time budget ended too early; run the same command again."
+        return f"No scope: {no_gain}. Leave the model unchanged.{again}"
     name = one_line(plan_name(winner.plan, result.facts.layout))
     ratio = f'"{name}" (trial {winner.number}) is {winner.speedup.ratio:.3f} times as fast as the baseline'
     if winner.speedup.ci95 is None:
@@ -80,10 +75,6 @@ def _has_averages_alone(result: SearchResult) -> bool:
 
 def _has_interval(speedup: Speedup) -> bool:
     return excludes_any(speedup.ratio, speedup.bounds)
-
-
-def _unfinished(result: SearchResult) -> str:
-    return "" if result.is_compared else " The time budget ended too early; run the same command again."
 
 
 def _doubt(result: SearchResult) -> str:
@@ -110,15 +101,16 @@ def proxy_line(result: SearchResult) -> str:
 
 def report_markdown(result: SearchResult) -> str:
     """Return the report."""
-    summary = result.summary()
+    summary, facts = result.summary(), result.facts
+    time_spent = f"Time: {facts.seconds:.0f} s, including {facts.final_s:.0f} s for the final comparison."
     pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
     parts = [
         f"# {table_cell(result.study)}\n",
-        f"{table_cell(result.facts.description)}\n",
+        f"{table_cell(facts.description)}\n",
         f"**{table_cell(verdict_line(result))}**\n",
         *([f"{table_cell(model_line(result))}\n"] if result.model_difference else []),
         f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
-        f"Space: {result.facts.space_size or '?'} plans. {_time_spent(result)}\n",
+        f"Space: {facts.space_size or '?'} plans. {time_spent}\n",
     ]
     if result.proxy:
         parts.append(f"{table_cell(proxy_line(result))}\n")
@@ -127,7 +119,7 @@ def report_markdown(result: SearchResult) -> str:
             "## Final comparison\n",
             SIMULATED if result.is_simulated else _FINAL_NOTE.format(intervals=_of_processes(result)),
             *([f"{table_cell(dies_line(result))}\n"] if result.dies else []),
-            _final_table(result),
+            _final_comparison(result),
             _ties(result),
             _doubts(result),
         ]
@@ -137,7 +129,8 @@ def report_markdown(result: SearchResult) -> str:
     parts += ["## Trials\n", _trials_table(result)]
     if result.workers.are_several:
         parts += ["## Workers\n", _workers_table(result.workers)]
-    parts += ["## Made with\n", _fingerprint(result)]
+    made_with = {**facts.fingerprint, **facts.versions}
+    parts += ["## Made with\n", "\n".join(f"- {key}: {table_cell(value)}" for key, value in made_with.items()) + "\n"]
     return "\n".join(part for part in parts if part)
 
 
@@ -186,11 +179,6 @@ def dies_line(result: SearchResult) -> str:
     return f"{line} (standard deviation)."
 
 
-def _time_spent(result: SearchResult) -> str:
-    facts = result.facts
-    return f"Time: {facts.seconds:.0f} s, including {facts.final_s:.0f} s for the final comparison."
-
-
 def interval_text(speedup: Speedup, none: str = "none: too few steps, or a single average") -> str:
     """Return the 95% interval of a figure; ``none`` if it has none."""
     if speedup.ci95 is None:
@@ -200,18 +188,20 @@ def interval_text(speedup: Speedup, none: str = "none: too few steps, or a singl
     return f"{speedup.ci95[0]:.3f} to {speedup.ci95[1]:.3f}"
 
 
-def final_names(result: SearchResult, references: Mapping[str, str] = REFERENCES) -> dict[str, str]:
+def final_names(result: SearchResult) -> dict[str, str]:
     """Return what the rows of the final comparison are, in words, by their names: plans by their shapes."""
     plans = {str(record.number): record.judged_plan for record in result.trials}
     numbers = [row.name for row in result.final if row.name in plans]
     names = distinct_names([plans[number] for number in numbers], result.facts.layout)
-    return {row.name: row.name for row in result.final} | {**references} | dict(zip(numbers, names, strict=True))
+    references = {name: ENGLISH(key) for name, key in REFERENCES.items()}
+    return {row.name: row.name for row in result.final} | references | dict(zip(numbers, names, strict=True))
 
 
-def final_rows(result: SearchResult) -> list[tuple[str, str, str, str, str]]:
-    """Return name, latency, speedup, interval and bits of each row of the final comparison."""
+def final_table(result: SearchResult) -> Table:
+    """Return latency, speedup, interval and bits of each row of the final comparison."""
     names = final_names(result)
-    return [_final_row(result, row, names[row.name]) for row in result.final]
+    rows = [_final_row(result, row, names[row.name]) for row in result.final]
+    return Table(("", "ms per step", "speedup", "95% interval", "bits"), rows, numeric=frozenset({1, 2}))
 
 
 def _final_row(result: SearchResult, row: FinalRow, name: str) -> tuple[str, str, str, str, str]:
@@ -227,16 +217,15 @@ def _final_row(result: SearchResult, row: FinalRow, name: str) -> tuple[str, str
     return name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval, bits
 
 
-def _final_table(result: SearchResult) -> str:
-    lines = ["| | ms per step | speedup | 95% interval | bits |", "| --- | ---: | ---: | --- | --- |"]
-    rows = final_rows(result)
-    lines += ["| " + " | ".join(table_cell(value) for value in row) + " |" for row in rows]
-    notes = [
-        f"\n{table_cell(cells[0])}: {table_cell(row.verdict)}."
-        for cells, row in zip(rows, result.final, strict=True)
+def _final_comparison(result: SearchResult) -> str:
+    """Return the table, and what is known of rows whose bits differ."""
+    table = final_table(result)
+    notes = (
+        f"\n{table_cell(str(name))}: {table_cell(row.verdict)}.\n"
+        for (name, *_), row in zip(table.rows, result.final, strict=True)
         if row.bit_identical is False and row.speedup
-    ]
-    return "\n".join(lines) + "\n" + "".join(note + "\n" for note in notes)
+    )
+    return f"{table.markdown()}\n{''.join(notes)}"
 
 
 def _ties(result: SearchResult) -> str:
@@ -280,38 +269,36 @@ def _tie(tie: FinalPlan, layout: Layout | None) -> str:
 
 
 def _plan_table(plan: Plan) -> str:
-    lines = ["| first unit | last unit | options |", "| --- | --- | --- |"]
-    for scope in plan.scopes:
-        options = ", ".join(f"{name}={str(value).lower()}" for name, value in scope.options)
-        lines.append(f"| `{table_cell(scope.first)}` | `{table_cell(scope.last)}` | {table_cell(options)} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        (*(Markup(f"`{table_cell(unit)}`") for unit in (scope.first, scope.last)),  # noqa: S704 - it escapes
+         ", ".join(f"{name}={str(value).lower()}" for name, value in scope.options))
+        for scope in plan.scopes
+    ]  # fmt: skip
+    return Table(("first unit", "last unit", "options"), rows).markdown() + "\n"
 
 
 def _trials_table(result: SearchResult) -> str:
-    lines = [
-        "| trial | origin | scopes | outcome | speedup | 95% interval |",
-        "| ---: | --- | ---: | --- | ---: | --- |",
-    ]
+    rows = []
     for record in result.trials:
         outcome = record.outcome
         assert outcome is not None
         ended = "complete" if outcome.is_complete else f"{outcome.reason}: {outcome.detail}"
         ratio = f"{outcome.speedup.ratio:.3f}" if outcome.speedup else ""
         interval = interval_text(outcome.speedup) if outcome.speedup else ""
-        cells = (str(record.number), record.origin, str(len(record.plan.scopes)), ended, ratio, interval)
-        lines.append("| " + " | ".join(table_cell(cell) for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append((record.number, record.origin, len(record.plan.scopes), ended, ratio, interval))
+    columns = ("trial", "origin", "scopes", "outcome", "speedup", "95% interval")
+    return Table(columns, rows, numeric=frozenset({0, 2, 4})).markdown() + "\n"
 
 
 def _workers_table(workers: Workers) -> str:
     """Return what each worker did, and when and why it was lost or quarantined."""
-    lines = ["| die | host | trials | baseline, ms | lost or quarantined |", "| --- | --- | ---: | ---: | --- |"]
+    rows = []
     for worker in workers.all:
         baseline = "" if worker.baseline_ms is None else f"{worker.baseline_ms:.3f}"
         mishaps = "; ".join(f"{moment(each.at):%Y-%m-%d %H:%M} {each.fate}: {each.why}" for each in worker.mishaps)
-        cells = (worker.worker, worker.host, str(worker.trials), baseline, mishaps)
-        lines.append("| " + " | ".join(table_cell(cell) for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append((worker.worker, worker.host, worker.trials, baseline, mishaps))
+    columns = ("die", "host", "trials", "baseline, ms", "lost or quarantined")
+    return Table(columns, rows, numeric=frozenset({2, 3})).markdown() + "\n"
 
 
 def _fusion(result: SearchResult) -> str:
@@ -321,8 +308,3 @@ def _fusion(result: SearchResult) -> str:
     return (
         "\n".join(["What became of the scopes:\n", *(f"- {table_cell(line)}" for line in lines), ""]) if lines else ""
     )
-
-
-def _fingerprint(result: SearchResult) -> str:
-    made_with = {**result.facts.fingerprint, **result.facts.versions}
-    return "\n".join(f"- {key}: {table_cell(value)}" for key, value in made_with.items()) + "\n"

@@ -1,18 +1,18 @@
 """Why: what a study has learned about units, borders, options and segments, and what it would try next."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from weakref import ref
 
 import numpy as np
 from optuna.trial import FrozenTrial
 
+from sktune.core.events.studies import BlamedSegment, Effect, Experiment, WhyShown
 from sktune.core.plan import Options, Plan, Scope, options_text
 from sktune.core.space import SearchSpace
 from sktune.learning.contributions import Contribution, Prediction, contributions, predictions
-from sktune.learning.device import Found, found
+from sktune.learning.device import found
 from sktune.learning.evidence import Vector
 from sktune.learning.history import Learned
 from sktune.learning.savings import Described, Posterior
@@ -21,43 +21,6 @@ from sktune.learning.threads import one_blas_thread
 from sktune.samplers.partition import Outlook
 from sktune.study.result import SearchResult
 from sktune.study.stored_space import space_of
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """The estimated saving of a unit type, a border or an option.
-
-    Attributes:
-        name: of a unit type, a border (``left | right``), or an option (``name=value``).
-        saving_ms: per step; for one unit or border, if it is inside a scope; for an option, in the incumbent plan,
-            against the compiler's default.
-        ci95: of ``saving_ms``.
-        trials: how many trials tried it.
-    """
-
-    name: str
-    saving_ms: float
-    ci95: tuple[float, float]
-    trials: int
-
-
-@dataclass(frozen=True, slots=True)
-class Blame:
-    """A scope that is known to fail: its segment, its options, and the trials in which it failed."""
-
-    segment: str
-    options: Mapping[str, Any]
-    trials: tuple[int, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """The most informative plan to try: of those that may win, the one whose saving is least certain."""
-
-    plan: Plan
-    expected_saving_ms: float
-    ci95: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -82,44 +45,18 @@ class SegmentSavings:
 
 
 @dataclass(frozen=True)
-class Why:
-    """What a study has learned. All savings are per decode step, against the baseline.
+class Why(WhyShown):
+    """What a study has learned, and from what. All savings are per decode step, against the baseline.
 
     Attributes:
+        segments: what scopes over consecutive units save, by layer kind.
         parts: of the expected saving of the winner, or else of the incumbent, as shares of the baseline.
         predictions: of the complete plans, each from the other trials.
-        expected_gain_left: as a share of the baseline; None if it was not asked for.
-        device: what the device was found to be; empty if that is not known.
-        model_misfit: typical deviation of a step's latency from the model's prediction, in multiples of the
-            measurement's noise.
     """
 
-    baseline_ms: float
-    units: tuple[Effect, ...]
-    borders: tuple[Effect, ...]
-    options: tuple[Effect, ...]
-    blamed: tuple[Blame, ...]
-    experiment: Experiment | None
     segments: tuple[SegmentSavings, ...]
     parts: tuple[Contribution, ...]
     predictions: tuple[Prediction, ...]
-    expected_gain_left: float | None
-    model_misfit: float
-    device: tuple[Found, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {
-            "baseline_ms": self.baseline_ms,
-            **{name: [asdict(effect) for effect in getattr(self, name)] for name in ("units", "borders", "options")},
-            "blamed": [asdict(blame) for blame in self.blamed],
-            "next_experiment": None
-            if self.experiment is None
-            else {**asdict(self.experiment), "plan": self.experiment.plan.to_dict()},
-            "expected_gain_left": self.expected_gain_left,
-            "model_misfit": self.model_misfit,
-            "device": [asdict(found) for found in self.device],
-        }
 
 
 @one_blas_thread()
@@ -152,12 +89,12 @@ def explain(
         _of_options(learned, posterior, tried, baseline_ms),
         _blamed(learned),
         _experiment(learned, posterior, outlook.candidates, baseline_ms) if outlook else None,
-        tuple(_savings(learned, posterior, kind, baseline_ms) for kind in space.layout.kinds),
-        contributions(learned, posterior, learned.incumbent if plan is None else plan),
-        predictions(learned, posterior),
         outlook.expected_gain_left if outlook else None,
         posterior.chosen.step_noise,
         found(posterior),
+        tuple(_savings(learned, posterior, kind, baseline_ms) for kind in space.layout.kinds),
+        contributions(learned, posterior, learned.incumbent if plan is None else plan),
+        predictions(learned, posterior),
     )
 
 
@@ -247,12 +184,13 @@ def _without(plan: Plan, name: str) -> Plan:
     return Plan(scopes, tuple(option for option in plan.options if option[0] != name))
 
 
-def _blamed(learned: Learned) -> tuple[Blame, ...]:
+def _blamed(learned: Learned) -> tuple[BlamedSegment, ...]:
     blamed = []
     for segment, options in learned.feasibility.blamed():
         numbers = learned.failed_in(segment, options)
         reasons = {str(learned.reasons[number]) for number in numbers}
-        blamed.append(Blame(learned.catalogue.name(segment), dict(options), tuple(numbers), ", ".join(sorted(reasons))))
+        reason = ", ".join(sorted(reasons))
+        blamed.append(BlamedSegment(learned.catalogue.name(segment), dict(options), tuple(numbers), reason))
     return tuple(blamed)
 
 

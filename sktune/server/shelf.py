@@ -1,16 +1,15 @@
 """The studies that are served, and their pages: each is made again when its study has changed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-
-from markupsafe import Markup
+from typing import Any, TypeVar
 
 from sktune.core.errors import SktuneError
 from sktune.core.language import Language, Sentences
 from sktune.core.printable import shortened
-from sktune.reports.page.markup import element
-from sktune.reports.page.page import page_html, policy, style
+from sktune.reports.figure import Table
+from sktune.reports.markup import element
+from sktune.reports.page.page import filled, page_html
 from sktune.reports.plan_names import plan_name
 from sktune.reports.texts import TEXTS
 from sktune.study.facts import StudyFacts
@@ -19,14 +18,9 @@ from sktune.study.snapshot import snapshot, snapshot_names, state_of
 from sktune.study.storage import DATABASE
 from sktune.study.study import folder_name, sqlite_url
 
+T = TypeVar("T")
 MAX_MODEL = 100
 """Characters of a model's description in the index."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    state: object
-    text: str
 
 
 class Shelf:
@@ -41,7 +35,7 @@ class Shelf:
     def __init__(self, runs: Path, storage: str | None = None, language: Language = "en") -> None:
         self._runs, self._storage, self._language = runs.resolve(), storage, language
         self._say = Sentences(TEXTS, language)
-        self._made: dict[str, _Made] = {}
+        self._made: dict[str, tuple[object, Any]] = {}
 
     def names(self) -> list[str]:
         """Return the names of all studies that can be read, the one that changed last first."""
@@ -72,48 +66,28 @@ class Shelf:
 
     def index(self, address: Callable[[str], str]) -> str:
         """Return a page with all studies; ``address`` gives the link to one."""
-        say, names = self._say, self.names()
-        rows = [self._row(name, address(name)) for name in names]
-        head = (say(key) for key in ("serve.study", "verdict.model", "trials", "speedup", "plan", "verdict.when"))
-        table = element(
-            "table", element("thead", element("tr", *(element("th", title, scope="col") for title in head))),
-            element("tbody", *rows),
-        )  # fmt: skip
-        body = table if rows else element("p", say("serve.none"))
-        page = element(
-            "html",
-            element(
-                "head", element("meta", charset="utf-8"),
-                element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-                element("meta", http_equiv="Content-Security-Policy", content=policy()),
-                element("link", rel="icon", href="data:,"), element("title", say("serve.title")),
-                element("style", Markup(style())),  # noqa: S704 - our own file
-            ),
-            element("body", element("header", element("h1", say("serve.title"))),
-                    element("main", element("section", body))),
-            lang=self._language,
-        )  # fmt: skip
-        return f"<!DOCTYPE html>\n{page}\n"
+        say = self._say
+        columns = [say(key) for key in ("serve.study", "verdict.model", "trials", "speedup", "plan", "verdict.when")]
+        rows = [self._row(name, address(name)) for name in self.names()]
+        studies = Table(columns, rows).html() if rows else element("p", say("serve.none"))
+        return filled("index.html", say, title=say("serve.title"), studies=studies)
 
-    def _row(self, name: str, address: str) -> Markup:
-        return Markup(self._cached(f"row {name}", name, lambda: self._made_row(name, address)))  # noqa: S704
+    def _row(self, name: str, address: str) -> tuple[object, ...]:
+        return self._cached(f"row {name}", name, lambda: self._made_row(name, address))
 
-    def _made_row(self, name: str, address: str) -> str:
+    def _made_row(self, name: str, address: str) -> tuple[object, ...]:
         try:
             result = self.result(name)
         except SktuneError as failure:
-            return element("tr", element("td", name), element("td", str(failure), colspan=5))
-        say, incumbent = self._say, result.incumbent()
+            return name, str(failure), "", "", "", ""
+        incumbent = result.incumbent()
         ratio = result.speedup or (incumbent["speedup"] if incumbent else None)
-        figure = f"{ratio:.3f}x" if ratio else ""
+        best = plan_name(result.best_plan, result.facts.layout, self._say) if result.verdict else None
         ended = max((record.ended for record in result.trials if record.ended), default=None)
-        layout = result.facts.layout
-        return element(
-            "tr", element("td", element("a", name, href=address)),
-            element("td", shortened(result.facts.description, MAX_MODEL)),
-            element("td", len(result.trials)), element("td", figure),
-            element("td", plan_name(result.best_plan, layout, say) if result.verdict else say("verdict.running")),
-            element("td", f"{ended:%Y-%m-%d %H:%M}" if ended else ""),
+        return (
+            element("a", name, href=address), shortened(result.facts.description, MAX_MODEL), len(result.trials),
+            f"{ratio:.3f}x" if ratio else "", best or self._say("verdict.running"),
+            f"{ended:%Y-%m-%d %H:%M}" if ended else "",
         )  # fmt: skip
 
     def _url(self, name: str) -> str:
@@ -130,10 +104,10 @@ class Shelf:
             return SearchResult(name, folder, (), None, None, StudyFacts())  # its search has just begun
         return snapshot(name, self._url(name), folder)
 
-    def _cached(self, key: str, name: str, make: Callable[[], str]) -> str:
+    def _cached(self, key: str, name: str, make: Callable[[], T]) -> T:
         """Return what ``make`` returned for the present state of the study."""
         state = self.state(name)
-        made = self._made.get(key)
-        if made is None or made.state != state:
-            made = self._made[key] = _Made(state, make())
-        return made.text
+        if key not in self._made or self._made[key][0] != state:
+            self._made[key] = state, make()
+        value: T = self._made[key][1]
+        return value

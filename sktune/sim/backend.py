@@ -24,8 +24,6 @@ from sktune.core.fused_scopes import FusedScope, alike_together
 from sktune.core.layout import Kernel, KernelCore, Layout
 from sktune.core.plan import Plan
 from sktune.core.scope_times import Part, scope_times
-from sktune.profiling.analysis import analyse
-from sktune.profiling.readers.reading import read_profile
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.sim.deployment import deploy, deployment_notes
 from sktune.sim.ge import from_ge_graph
@@ -62,6 +60,9 @@ class SimBackend:
         self._step, self._layout = Step(target.decode_step), layout
         self.notes = "simulated"
         if profile:
+            from sktune.profiling.analysis import analyse
+            from sktune.profiling.readers.reading import read_profile
+
             measured = analyse(read_profile(Path(profile))).certain(Path(profile))
             if len(measured.layer_kinds) != len(layout.layers):
                 raise SimulationError(

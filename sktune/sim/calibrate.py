@@ -7,6 +7,7 @@ import torch
 
 from sktune.backends import backend_info
 from sktune.core.errors import SimulationError
+from sktune.core.events.commands import Fitted
 from sktune.core.files import write_text
 from sktune.learning.device import constants_us
 from sktune.learning.history import Learned
@@ -14,7 +15,7 @@ from sktune.learning.law import PRIOR_US
 from sktune.learning.threads import one_blas_thread
 from sktune.profiling.analysis import analyse
 from sktune.profiling.readers.reading import read_profile
-from sktune.sim.calibration import Calibration, FittedConstant, calibrate
+from sktune.sim.calibration import Calibration, calibrate
 from sktune.sim.constants import ATLAS_A3, Constant, Constants, load_constants
 from sktune.sim.deployment import deploy
 from sktune.sim.launch import task_us
@@ -86,18 +87,18 @@ def calibrate_to_study(result: SearchResult, start: Path | None, out: Path) -> C
     return fitted
 
 
-def _rows(values: Mapping[str, tuple[float, float]], constants: Constants) -> Iterator[FittedConstant]:
+def _rows(values: Mapping[str, tuple[float, float]], constants: Constants) -> Iterator[Fitted]:
     for name in PRIOR_US:
         of_name = TASK if name == "task_us" else (name,)
         for each in of_name:
             before = constants[each]
             if name not in values:
-                yield FittedConstant(each, "us", before, note="the study does not determine it")
+                yield Fitted(each, "us", before, note="the study does not determine it")
                 continue
             mean_us, sd_us = values[name]
             share = before / task_us(constants) if name == "task_us" else 1.0
             note = "its share of gap and head as before" if len(of_name) > 1 else "from the study's trials"
-            yield FittedConstant(each, "us", before, mean_us * share, sd_us * share, note)
+            yield Fitted(each, "us", before, mean_us * share, sd_us * share, note)
 
 
 def _constants(values: Mapping[str, tuple[float, float]], constants: Constants, study: str) -> dict[str, Constant]:

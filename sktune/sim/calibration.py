@@ -20,6 +20,7 @@ import pandas as pd
 from sktune.ascend.kernel_name import SUPERKERNEL
 from sktune.ascend.superkernel_parts import Refusal
 from sktune.core.errors import SimulationError
+from sktune.core.events.commands import Fitted
 from sktune.sim.constants import Constant, Constants
 from sktune.sim.launch import first_use_us, head_us, with_first_uses
 from sktune.sim.operators import Operator, from_kernel_table, in_steps, tasks_of, typical_step
@@ -37,26 +38,11 @@ Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class FittedConstant:
-    """One constant before and after; ``after`` is None if the profiles do not determine it, and ``note`` says why.
-
-    ``standard_error`` is that of the least-squares fit, in the constant's unit.
-    """
-
-    name: str
-    unit: str
-    before: float
-    after: float | None = None
-    standard_error: float | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Calibration:
     """The calibrated constants, and the result for each one."""
 
     constants: Constants
-    fitted: tuple[FittedConstant, ...]
+    fitted: tuple[Fitted, ...]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """Return name and unit, before, after, standard error and note of each constant, as text."""
@@ -97,7 +83,7 @@ def calibrate(frames: Sequence[pd.DataFrame], constants: Constants, operators: S
     return Calibration(_applied(constants, rows), tuple(rows))
 
 
-def _applied(constants: Constants, rows: Sequence[FittedConstant]) -> Constants:
+def _applied(constants: Constants, rows: Sequence[Fitted]) -> Constants:
     fitted = {
         row.name: Constant(
             value=row.after, unit=row.unit, fitted=True, reason=row.note, standard_error=row.standard_error
@@ -108,11 +94,11 @@ def _applied(constants: Constants, rows: Sequence[FittedConstant]) -> Constants:
     return constants.with_constants(fitted)
 
 
-def _kept(name: str, constants: Constants, note: str) -> FittedConstant:
-    return FittedConstant(name, constants.constants[name].unit, constants[name], note=note)
+def _kept(name: str, constants: Constants, note: str) -> Fitted:
+    return Fitted(name, constants.constants[name].unit, constants[name], note=note)
 
 
-def _fit_gaps(frames: Sequence[pd.DataFrame], constants: Constants) -> list[FittedConstant]:
+def _fit_gaps(frames: Sequence[pd.DataFrame], constants: Constants) -> list[Fitted]:
     """Fit ``wait = gap + into MIX + out of MIX``, each where it applies."""
     borders: dict[tuple[bool, bool], list[float]] = {}
     for border, wait in (each for frame in frames for each in _waits(frame, constants)):
@@ -139,7 +125,7 @@ def _fit_where_alone(design: Matrix, waits: Matrix, columns: Sequence[int]) -> d
     return {_GAPS[at]: (float(value), float(error)) for at, value, error in zip(columns, *fit, strict=True)}
 
 
-def _gap_row(name: str, values: Mapping[str, tuple[float, float]], count: int, constants: Constants) -> FittedConstant:
+def _gap_row(name: str, values: Mapping[str, tuple[float, float]], count: int, constants: Constants) -> Fitted:
     where = "before a task" if name == _GAPS[0] else "before a MIX task" if name == _GAPS[1] else "after a MIX task"
     if count < MIN_ROWS:
         return _kept(name, constants, f"{count} waits {where}, {MIN_ROWS} are needed")
@@ -149,7 +135,7 @@ def _gap_row(name: str, values: Mapping[str, tuple[float, float]], count: int, c
     if value < 0:
         return _kept(name, constants, f"waits {where} are not longer than others")
     note = f"{'mean of ' if len(values) == 1 else ''}{count} waits {where}"
-    return FittedConstant(name, "us", constants[name], value, error, note)
+    return Fitted(name, "us", constants[name], value, error, note)
 
 
 def _without_outliers(waits: Matrix) -> Matrix:
@@ -174,9 +160,7 @@ def _waits(frame: pd.DataFrame, constants: Constants) -> Iterator[tuple[tuple[bo
             mixed[task.stream] = is_mix
 
 
-def _fit_busy(
-    baselines: Sequence[pd.DataFrame], operators: Sequence[Operator], constants: Constants
-) -> list[FittedConstant]:
+def _fit_busy(baselines: Sequence[pd.DataFrame], operators: Sequence[Operator], constants: Constants) -> list[Fitted]:
     """Fit ``duration = head + floor`` for small tasks, ``head + ideal / efficiency`` for those bound by a rate."""
     if not baselines or not operators:
         missing = "no profile without SuperKernels" if operators else "needs a traced step"
@@ -225,7 +209,7 @@ def _busy_columns(operators: Sequence[Operator], constants: Constants) -> dict[s
     return dict(zip(_BUSY, np.array(rows).T, strict=True))
 
 
-def _busy_row(name: str, values: Mapping[str, tuple[float, float]], note: str, constants: Constants) -> FittedConstant:
+def _busy_row(name: str, values: Mapping[str, tuple[float, float]], note: str, constants: Constants) -> Fitted:
     if name not in values:
         return _kept(name, constants, f"fewer than {MIN_ROWS} tasks are bound by it")
     value, error = values[name]
@@ -233,12 +217,12 @@ def _busy_row(name: str, values: Mapping[str, tuple[float, float]], note: str, c
         return _kept(name, constants, "the fit is not above zero: something else limits these tasks")
     if name.endswith("_efficiency"):
         value, error = 1 / value, error / value**2
-    return FittedConstant(name, constants.constants[name].unit, constants[name], value, error, note)
+    return Fitted(name, constants.constants[name].unit, constants[name], value, error, note)
 
 
 def _fit_barriers(
     baselines: Sequence[pd.DataFrame], candidates: Sequence[pd.DataFrame], constants: Constants
-) -> list[FittedConstant]:
+) -> list[Fitted]:
     """Fit barriers to the part of SuperKernels' durations that operators and other constants do not explain."""
     if not baselines or not candidates:
         note = "no profile without SuperKernels" if candidates else "no SuperKernel in the profiles"
@@ -264,15 +248,13 @@ def _fit_barriers(
     return [_barrier_row(name, values, note, constants) for name in _BARRIERS]
 
 
-def _barrier_row(
-    name: str, values: Mapping[str, tuple[float, float]], note: str, constants: Constants
-) -> FittedConstant:
+def _barrier_row(name: str, values: Mapping[str, tuple[float, float]], note: str, constants: Constants) -> Fitted:
     if name not in values:
         return _kept(name, constants, f"fewer than {MIN_ROWS} SuperKernels have such a border")
     value, error = values[name]
     if value < 0:
         return _kept(name, constants, "the fit is below zero: head_us, early start or instruction cache are wrong")
-    return FittedConstant(name, "us", constants[name], value, error, note)
+    return Fitted(name, "us", constants[name], value, error, note)
 
 
 def _barrier_rows(

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sktune.ascend.not_modelled import NOT_MODELLED
-from sktune.backends.info import META_DEVICE, BackendInfo, Finding, State
+from sktune.backends.info import META_DEVICE, BackendInfo
 from sktune.backends.installed import package_version
 from sktune.backends.npu.info import INFO as NPU
 from sktune.backends.npu.options import SuperKernelOptions
 from sktune.backends.npugraph_ex.info import INFO as NPUGRAPH_EX
 from sktune.backends.npugraph_ex.options import GraphOptions
+from sktune.core.events.commands import Finding, State
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.targets import TargetSpec

@@ -1,23 +1,23 @@
 """Facts about a study as a whole, each stored as an attribute of its Optuna study."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypedDict, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
+from sktune.core.codec import LEFT_OUT_IF_EMPTY, decoded, encoded
 from sktune.core.delivery import Delivery
 from sktune.core.errors import StudyError
 from sktune.core.layout import Layout
-from sktune.core.outcome import Stage
 from sktune.core.plan import Option
 from sktune.core.verification import Verification
-from sktune.learning.history import PREFIX, VERIFICATIONS
+from sktune.learning.history import PREFIX
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.noise_floor import NoiseFloorSample, noise_floor
 
 FORMAT = 1
-"""Of the stored facts. 1: that of sktune 0.1.0, whose studies do not state a format."""
+"""Of the stored facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,6 @@ class ProxyFindings:
     trials: int
     carried: tuple[CarriedPlan, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {**asdict(self), "carried": [asdict(plan) for plan in self.carried]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "ProxyFindings":
-        """Inverse of ``to_dict``."""
-        return cls(**{**data, "carried": tuple(CarriedPlan(**plan) for plan in data["carried"])})
-
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRecord:
@@ -60,53 +51,17 @@ class DeliveryRecord:
 
     trial: int
     delivery: Delivery | None = None
-    problem: str = ""
+    problem: Annotated[str, LEFT_OUT_IF_EMPTY] = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        problem = {"problem": self.problem} if self.problem else {}
-        return {"trial": self.trial, **(self.delivery.to_dict() if self.delivery else {}), **problem}
+    @model_serializer(mode="wrap")
+    def _flat(self, encode: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = encode(self)
+        return values | (values.pop("delivery") or {})
 
+    @model_validator(mode="before")
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "DeliveryRecord":
-        """Inverse of ``to_dict``."""
-        fields = ("code", "machine", "files", "calls")  # before 0.3 there are no calls
-        delivered = {name: data[name] for name in fields if name in data} if "code" in data else None
-        return cls(data["trial"], Delivery.from_dict(delivered) if delivered else None, data.get("problem", ""))
-
-
-class NewFacts(TypedDict, total=False):
-    """Facts to store: any of those that ``StudyFacts`` lists."""
-
-    format: int
-    fingerprint: Mapping[str, str]
-    target: Mapping[str, Any] | None
-    description: str
-    space_size: str
-    model_difference: str | None
-    modules: Mapping[str, str]
-    layout: Layout | None
-    baseline_ms: float | None
-    floor_looks: tuple[NoiseFloorSample, ...]
-    verifications: Mapping[str, Verification]
-    final: FinalComparison | None
-    final_trials: int | None
-    final_seconds: Mapping[str, float]
-    uncompared: bool
-    seconds: float
-    exhausted: bool
-    expected_gain_left: float | None
-    proxy: ProxyFindings | None
-    delivery: DeliveryRecord | None
-    profile: Mapping[str, Any] | None
-    command: str | None
-    directory: str | None
-    environment: Mapping[str, str]
-    yaml: Mapping[str, Any] | None
-    decode: Mapping[str, Any] | None
-    verified: str | None
-    alternates: bool
-    versions: Mapping[str, str]
+    def _nested(cls, values: Any) -> Any:
+        return values | {"delivery": values if "code" in values else None} if isinstance(values, dict) else values
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,18 +154,21 @@ class StudyFacts:
                 f"up to {FORMAT}); upgrade sktune, or name another with --study"
             )
         known: dict[str, Any] = {}
-        for name in (fact.name for fact in fields(cls)):
+        for name in _TYPES:
             stored = attributes.get(PREFIX + name)
             if stored is None:
                 continue
             try:
-                known[name] = _READ[name](stored)
-            except (KeyError, TypeError, ValueError, AttributeError) as failure:
+                known[name] = decoded(_TYPES[name], stored)
+            except (ValidationError, TypeError, LookupError) as failure:
                 reason = failure.errors()[0]["msg"] if isinstance(failure, ValidationError) else repr(failure)
                 raise StudyError(
                     f"study {study!r}: its fact {name!r} cannot be read ({reason}); name another with --study"
                 ) from failure
         return cls(**known)
+
+
+_TYPES = get_type_hints(StudyFacts)
 
 
 def to_attributes(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,37 +177,6 @@ def to_attributes(facts: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: one of them is not a fact of ``StudyFacts``.
     """
-    if unknown := facts.keys() - {fact.name for fact in fields(StudyFacts)}:
+    if unknown := facts.keys() - _TYPES.keys():
         raise TypeError(f"a study has no facts {', '.join(sorted(unknown))}")
-    written = {name: None if value is None else _WRITE.get(name, _unchanged)(value) for name, value in facts.items()}
-    return {PREFIX + name: value for name, value in written.items()}
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-_READ_STRUCTURED: Mapping[str, Callable[[Any], Any]] = {
-    "layout": Layout.from_dict,
-    "floor_looks": lambda stored: tuple(NoiseFloorSample.from_dict(look) for look in stored),
-    VERIFICATIONS: lambda stored: {number: Verification.from_dict(data) for number, data in stored.items()},
-    "final": FinalComparison.from_dict,
-    # Until 0.2 only the sum was stored.
-    "final_seconds": lambda stored: dict(stored) if isinstance(stored, Mapping) else {Stage.MEASURE: float(stored)},
-    "proxy": ProxyFindings.from_dict,
-    "delivery": DeliveryRecord.from_dict,
-}
-_READ: Mapping[str, Callable[[Any], Any]] = {
-    name: _READ_STRUCTURED.get(name) or TypeAdapter(kind).validate_python
-    for name, kind in get_type_hints(StudyFacts).items()
-}
-_WRITE: Mapping[str, Callable[[Any], Any]] = {
-    "fingerprint": dict,
-    "modules": dict,
-    "layout": Layout.to_dict,
-    "floor_looks": lambda looks: [look.to_dict() for look in looks],
-    VERIFICATIONS: lambda made: {number: verification.to_dict() for number, verification in made.items()},
-    "final": FinalComparison.to_dict,
-    "proxy": ProxyFindings.to_dict,
-    "delivery": DeliveryRecord.to_dict,
-}
+    return {PREFIX + name: encoded(value, _TYPES[name]) for name, value in facts.items()}

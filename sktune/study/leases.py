@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import sqlalchemy
 from sqlalchemy import Column, Connection, Engine, Float, Integer, String, delete, insert, update
 
+from sktune.study.claims import make_table, rows_of
 from sktune.study.storage import translated
-from sktune.study.tables import make_table, rows_of
 from sktune.study.worker_log import WorkerLog
 
 _TABLE = sqlalchemy.Table(

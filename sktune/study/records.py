@@ -6,6 +6,7 @@ from datetime import datetime
 
 from optuna.trial import FrozenTrial
 
+from sktune.core.codec import decoded
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Plan
 from sktune.learning.history import OUTCOME, PREFIX, PROBE, REPEAT
@@ -68,7 +69,7 @@ def record_of(trial: FrozenTrial) -> TrialRecord:
         trial.number,
         Plan.from_dict(proposal["plan"]),
         proposal["origin"],
-        Outcome.from_dict(stored) if stored else None,
+        decoded(Outcome, stored) if stored else None,
         trial.params,
         PROBE in attributes,
         REPEAT in attributes,

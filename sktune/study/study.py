@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 from urllib.parse import quote
 
 import optuna
@@ -23,6 +23,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from sktune.core.codec import decoded, encoded
 from sktune.core.contents import changed_file
 from sktune.core.errors import StudyError
 from sktune.core.outcome import Outcome, Reason
@@ -34,7 +35,7 @@ from sktune.learning.threads import one_blas_thread
 from sktune.study.backup import Backup
 from sktune.study.claims import Claims, Holder, may_live, refuse_difference
 from sktune.study.distinct import DistinctSampler
-from sktune.study.facts import NewFacts, StudyFacts, to_attributes
+from sktune.study.facts import StudyFacts, to_attributes
 from sktune.study.heartbeat import beating, stand_by
 from sktune.study.leases import Leases
 from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_again, record_of
@@ -151,8 +152,8 @@ class TuningStudy:
             attributes = self._study.user_attrs
         return StudyFacts.from_attributes(self.name, attributes)
 
-    def remember(self, **facts: Unpack[NewFacts]) -> None:
-        """Store facts about the study as a whole; the other facts are not changed."""
+    def remember(self, **facts: Any) -> None:
+        """Store facts about the study as a whole, fields of ``StudyFacts``; the other facts are not changed."""
         with translated(self.name):
             for key, value in to_attributes(facts).items():
                 self._study.set_user_attr(key, value)
@@ -312,7 +313,7 @@ class TuningStudy:
             trial.set_user_attr(PREFIX + "proposal", proposal)  # one commit
         known = None if is_repeat else answers.get(plan)
         if stored := attributes.get(OUTCOME):
-            known = Outcome.from_dict(stored)  # its process died between storing and telling
+            known = decoded(Outcome, stored)  # its process died between storing and telling
         elif attempts > MAX_ATTEMPTS:
             known = Outcome(Reason.CRASHED, f"killed the search process {MAX_ATTEMPTS} times")
         return Proposal(trial, plan, origin, known, is_probe, is_repeat)
@@ -331,7 +332,7 @@ class TuningStudy:
         """
         with translated(self.name):
             trial = proposal.trial
-            trial.set_user_attr(OUTCOME, outcome.to_dict())
+            trial.set_user_attr(OUTCOME, encoded(outcome))
             if name:
                 trial.set_user_attr("plan", name)
             trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)

@@ -10,8 +10,8 @@ from enum import StrEnum
 import sqlalchemy
 from sqlalchemy import Column, Engine, Float, Integer, String, Text, insert
 
+from sktune.study.claims import make_table, rows_of
 from sktune.study.storage import translated
-from sktune.study.tables import make_table, rows_of
 
 _TABLE = sqlalchemy.Table(
     "sktune_workers",

@@ -5,8 +5,7 @@
 """
 
 from sktune.targets.by_model import describe
-from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, RecipeSpec, TargetSpec
-from sktune.targets.usage import Application, Extent, Usage
+from sktune.targets.spec import Application, ConfigSpec, Extent, FunctionSpec, PresetSpec, RecipeSpec, TargetSpec, Usage
 
 __all__ = [
     "Application", "ConfigSpec", "Extent", "FunctionSpec", "PresetSpec", "RecipeSpec", "TargetSpec", "Usage",

@@ -15,8 +15,7 @@ from sktune.backends import all_backends, backend_info
 from sktune.backends.base import CompileError
 from sktune.backends.info import BackendInfo
 from sktune.backends.installed import NO_NPU, device_name
-from sktune.core.errors import BackendError, BadInputError, PlanError
-from sktune.core.exit_codes import ExitCode
+from sktune.core.errors import BackendError, BadInputError, ExitCode, PlanError
 from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.scope_flavour import ScopeFlavour

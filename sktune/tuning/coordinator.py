@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from sktune.core.errors import BackendError, MachineError, OutOfTimeError, SktuneError, described
-from sktune.core.events import Event, Listener
+from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import TimeBudgetSpent, TrialStage
 from sktune.core.events.workers import TrialLeased, TrialRequeued
 from sktune.core.outcome import Outcome, Reason

@@ -8,7 +8,7 @@ import time
 from dataclasses import fields, replace
 
 from sktune.core.errors import BadInputError
-from sktune.core.events import Event, Listener
+from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import ProxyFinished, StudyFinished
 from sktune.study.facts import CarriedPlan, ProxyFindings
 from sktune.study.records import incumbent_first

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sktune.core.errors import BackendError, OutOfTimeError
-from sktune.core.events import Listener
+from sktune.core.events.base import Listener
 from sktune.core.events.search import FinalStage, FinalStarted, PlanVerified
 from sktune.core.outcome import FinalRow, Stage
 from sktune.core.plan import Plan

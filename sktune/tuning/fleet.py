@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Self, TypeVar
 
 from sktune.core.errors import BackendError, NotDeterministicError, described
-from sktune.core.events import Listener
+from sktune.core.events.base import Listener
 from sktune.core.events.workers import WorkerJoined, WorkerLost, WorkerQuarantined
 from sktune.engines.base import (
     Answered,

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from sktune.backends import backend_info
-from sktune.core.layout import Layout
+from sktune.core.codec import encoded
+from sktune.core.layout import Layout, UnitShown
 from sktune.core.space import SearchSpace
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
@@ -29,8 +30,8 @@ class Inspection:
         """Return plain values, ready for JSON."""
         return {
             "description": self.description,
-            "units": self.layout.with_kernels(()).to_dict()["units"],
-            "layers": self.layout.to_dict()["layers"],
+            "units": [encoded(unit, UnitShown) for unit in self.layout.units],
+            "layers": self.layout.layers,
             "kinds": {kind: list(keys) for kind, keys in self.layout.kinds.items()},
             "plans": self.space.size,
             "parameters": {name: list(choices) for name, choices in self.space.choices.items()},

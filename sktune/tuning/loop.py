@@ -18,7 +18,7 @@ from sktune.core.errors import (
     StudyHeldError,
     TargetError,
 )
-from sktune.core.events import Event, Listener
+from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import (
     Converged,
     CoresChosen,
@@ -40,7 +40,6 @@ from sktune.engines.share import GIVEN_BACK
 from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import NoiseFloorSample, drift
 from sktune.measure.placement import Placement
-from sktune.reports import dashboard, outputs
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.backup import Backup
@@ -173,6 +172,8 @@ def run(
             search = _Search(request, spec, space, folder, listener, budget, proxy)
             study = search.run(name, study, site, runner_factory, strategy)
         result = result_of(study, folder)
+        from sktune.reports import dashboard, outputs  # a search goes without reports until it ends
+
         outputs.write(result, folder)
         if dashboard.is_installed():
             dashboard.publish(study.optuna_study, result)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from sktune.backends import backend_info
 from sktune.core.errors import BadInputError
 from sktune.core.events.search import CoresChosen
+from sktune.core.printable import counted
 from sktune.measure.placement import Machine, Placement, core_groups
 from sktune.targets import TargetSpec
 
@@ -65,7 +66,7 @@ def _text(machine: Machine, placement: Placement, *, is_begun: bool) -> str:
     """Return in one line what is busy, where steps run, and what would help; empty if nothing is in the way."""
     cores, busy = len(machine.loads), len(machine.busy)
     threads = placement.threads or machine.user_threads or placement.core_count or cores
-    steps = f"with {_counted(threads, 'thread')}{_on(placement)}"
+    steps = f"with {counted(threads, 'thread')}{_on(placement)}"
     if machine.usable == cores and not busy:
         if placement == Placement():
             return ""
@@ -77,7 +78,7 @@ def _text(machine: Machine, placement: Placement, *, is_begun: bool) -> str:
     if is_begun:
         return (
             f"{why}: this study was made {steps} and keeps to that, so its steps may wait for each other: {wait}, "
-            f"or name a new study with --study, which would use {_counted(machine.usable, 'thread')}"
+            f"or name a new study with --study, which would use {counted(machine.usable, 'thread')}"
         )
     if threads > machine.usable:
         fewer = f"set OMP_NUM_THREADS={machine.usable}"
@@ -109,7 +110,3 @@ def _on(placement: Placement) -> str:
     if len(placement.cores) <= SHOWN:
         return f" on core{'s' * (len(placement.cores) > 1)} {', '.join(map(str, placement.cores))}"
     return f" on {placement.core_count} free cores"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

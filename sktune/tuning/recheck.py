@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, BadInputError, PlanError, TargetError
-from sktune.core.exit_codes import ExitCode
+from sktune.core.errors import BackendError, BadInputError, ExitCode, PlanError, TargetError
 from sktune.core.files import real_path
 from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
@@ -26,8 +25,8 @@ from sktune.measure.placement import Placement
 from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, TargetSpec
-from sktune.tuning.request import RANDOM
 from sktune.tuning.placing import placed
+from sktune.tuning.request import RANDOM
 from sktune.worker import make_runner
 from sktune.worker.jobs import Compare, Report, Runner, RunnerSetup, Verify, silent
 

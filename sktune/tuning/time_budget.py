@@ -6,12 +6,10 @@ final comparison is set aside; if there is not enough, fewer plans are compared.
 
 import math
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sktune.core.errors import BadInputError
 from sktune.worker.jobs import DurationEstimates
 
 CLOSING_S = 2.0
@@ -20,22 +18,6 @@ MARGIN = 2
 """How many times longer than expected a plan in the final comparison may take if time is short."""
 MAX_SHARE = 1 / 3
 """Largest share of the budget that is set aside for the final comparison."""
-
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
-
-
-def parse_duration(text: str) -> float:
-    """Return the seconds of ``90s``, ``3m``, ``1h`` or ``1h30m``.
-
-    Raises:
-        BadInputError: it is not a duration, or zero.
-    """
-    match = _DURATION.fullmatch(text.strip())
-    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-    total_s = 3600.0 * hours + 60.0 * minutes + seconds
-    if not total_s:
-        raise BadInputError(f"--time-budget must be a time such as 90s, 3m, 1h or 1h30m; got {text!r}")
-    return total_s
 
 
 def process_began_s() -> float:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from sktune.backends.info import BackendInfo
-from sktune.core.events import Listener
+from sktune.core.codec import encoded
+from sktune.core.events.base import Listener
 from sktune.core.events.search import TrialFinished, TrialStarted
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
@@ -191,7 +192,7 @@ def _plan_values(proposal: Proposal, layout: Layout) -> dict[str, Any]:
 
 
 def _event_values(outcome: Outcome) -> dict[str, Any]:
-    values = outcome.to_dict()
+    values = encoded(outcome)
     speedup = values.pop("speedup") or {}
     return {
         "state": "complete" if outcome.is_complete else "pruned",

@@ -256,16 +256,16 @@ def test_an_end_is_told_with_its_message(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(jobs, "COMMAND", program(*waits))
     job = jobs.start(tmp_path, "own", (), ends_with="study_finished", is_timed=True)
     job.wait(0, 10)
-    read, left = jobs.Job.events, iter(range(reads, 0, -1))
+    read, left = jobs.BackgroundJob.events, iter(range(reads, 0, -1))
 
-    def read_and_end(job: jobs.Job, since: int = 0) -> tuple[list[dict[str, Any]], int]:
+    def read_and_end(job: jobs.BackgroundJob, since: int = 0) -> tuple[list[dict[str, Any]], int]:
         events = read(job, since)
         if next(left, 0) == 1:
             ends.touch()
             job.wait(10**6, 10)
         return events
 
-    monkeypatch.setattr(jobs.Job, "events", read_and_end)
+    monkeypatch.setattr(jobs.BackgroundJob, "events", read_and_end)
     tools = Tools(tmp_path, Permissions())
     for status in (tools.search_status("own"), tools.search_status("own")):
         told = (status.get("message"), status["events"][-1]["event"])

@@ -19,18 +19,18 @@ CALLS: dict[str, Call] = {
     "inspect a file": lambda tools, folder: tools.inspect(f"{folder / 'own.py'}:target"),
     "inspect a module": lambda tools, folder: tools.inspect("antigravity:target"),
     "inspect a link to a file": lambda tools, folder: tools.inspect(f"{folder / 'allowed' / 'link.py'}:target"),
-    "search a file": lambda tools, folder: tools.start_search(f"{folder / 'own.py'}:target"),
+    "search a file": lambda tools, folder: tools.start_search(model=f"{folder / 'own.py'}:target"),
     "search a recipe": lambda tools, folder: tools.start_search(recipe=str(folder / "recipe.yaml")),
     "search a recipe of another folder": lambda tools, folder: tools.start_search(
         recipe=str(folder / "allowed" / "recipe.yaml")
     ),
-    "search with a strategy": lambda tools, folder: tools.start_search("llama", strategy="antigravity:sampler"),
+    "search with a strategy": lambda tools, folder: tools.start_search(model="llama", strategy="antigravity:sampler"),
     "analyze a file": lambda tools, folder: tools.analyze(f"{folder / 'own.py'}:target"),
     "inspect a folder's code": lambda tools, folder: tools.inspect(str(folder / "coded"), trust=True),
-    "search a folder's code": lambda tools, folder: tools.start_search(str(folder / "coded"), trust=True),
+    "search a folder's code": lambda tools, folder: tools.start_search(model=str(folder / "coded"), trust=True),
     "analyze a folder's code": lambda tools, folder: tools.analyze(str(folder / "coded"), trust=True),
     "search with the code of weights": lambda tools, folder: tools.start_search(
-        str(folder / "allowed"), weights=str(folder / "coded"), trust=True
+        model=str(folder / "allowed"), weights=str(folder / "coded"), trust=True
     ),
     "analyze a folder with a recipe": lambda tools, folder: tools.analyze(folder=str(folder)),
 }
@@ -93,11 +93,11 @@ def test_only_an_allowed_cluster_is_used(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(jobs, "start", start)
     tools = Tools(tmp_path, Permissions(addresses=("ours:6379",)))
     with pytest.raises(BadInputError, match=r"connects only to .* or ours:6379, .* --allow-cluster theirs:6379"):
-        tools.start_search("llama", engine="ray", address="theirs:6379")
+        tools.start_search(model="llama", engine="ray", address="theirs:6379")
     assert not started
     for address in (None, "ours:6379"):
         with pytest.raises(BadInputError, match="started"):
-            tools.start_search("llama", engine="ray", address=address, workers=3)
+            tools.start_search(model="llama", engine="ray", address=address, workers=3)
     assert {"--engine=ray", "--workers=3"} <= set(started[0])
     assert "--address=ours:6379" in started[1]
 
@@ -146,6 +146,6 @@ def test_only_a_process_is_stopped(number: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("os.kill", lambda *_: pytest.fail("a signal is sent"))
     monkeypatch.setattr("socket.gethostname", lambda: "h")
     (tmp_path / "lock").write_text(number)
-    job = jobs.Job("ours", (), "study_finished", True, "h", 0, tmp_path)
+    job = jobs.BackgroundJob("ours", (), "study_finished", True, "h", 0, tmp_path)
     with pytest.raises(BadInputError, match="has no process ID"):
         job.stop()

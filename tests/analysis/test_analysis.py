@@ -21,7 +21,6 @@ from sktune.analysis.decision import (
     YES,
     Findings,
     ModelType,
-    ModuleShares,
     ScopeOption,
     model_type,
     module_shares,
@@ -36,6 +35,7 @@ from sktune.backends import availability
 from sktune.backends.availability import best_backend
 from sktune.cli.app import load
 from sktune.core.errors import BadInputError
+from sktune.core.events.analysis import ModuleShares
 from sktune.core.events.search import SearchStarted, TargetReady
 from sktune.core.language import LANGUAGES, Sentences
 from sktune.core.layout import Layer, Layout, Unit
@@ -53,7 +53,6 @@ from tests.projects import TEMPLATE
 from tests.releases import shapes_only
 
 SHARES = {"embed_tokens": 0.02, "self_attn": 0.11, "mlp": 0.17, "lm_head": 0.06}
-GUIDE = ("attention only", "MoE only", "attention + MoE", "each layer", "all layers")
 HEADINGS = {
     "zh": ["优化配置", "代码修改", "性能测试结果", "基线", "优化后", "提升", "结论", "使用说明"],
     "en": [
@@ -590,11 +589,11 @@ def test_risks_name_what_the_figures_leave_out(tmp_path: Path, monkeypatch: pyte
         tmp_path, {"attention only": 1.048, "MoE only": Reason.MISMATCH, "attention + MoE": Reason.TIMEOUT}
     )
     analysis, _ = analysis_of(study, monkeypatch, folder=folder)
-    assert [risk.name for risk in analysis.risks] == [
+    assert [risk.risk for risk in analysis.risks] == [
         "stand_in", "not_compared", "small_model", "other_model", "mode", "batch", "draft", "below_bar", "mismatch",
         "failed", "not_reached", "prefill", "one_device",
     ]  # fmt: skip
-    texts = {risk.name: risk.text for risk in analysis.risks}
+    texts = {risk.risk: risk.text for risk in analysis.risks}
     assert "model.layers.1.mlp" in texts["mismatch"]
     assert texts["batch"].endswith("batch_size 96, 6 on each die, and the search used 4: pass --batch 6.")
     assert analysis.change is not None and "exe_mode is 'eager'" in analysis.change.refused
@@ -614,7 +613,7 @@ def test_simulated_figures_are_marked_everywhere(tmp_path: Path, monkeypatch: py
     baseline = json.loads((study.folder / "baseline_performance.json").read_text())
     assert baseline["test_info"]["simulated"] is True
     assert set(baseline["statistics"].values()) == {None}
-    assert summary["risks"][0]["risk"] == "simulated"
+    assert summary["risks"][0].risk == "simulated"
 
 
 def test_a_first_attempt_that_is_not_the_winner_gets_a_separate_plan_file(

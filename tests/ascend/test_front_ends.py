@@ -9,9 +9,9 @@ from torch import nn
 import sktune
 from sktune.ascend.front_ends import front_end, front_ends, releases_with, what_is_tested
 from sktune.backends import backend_info
-from sktune.backends.info import State
 from sktune.backends.npugraph_ex.options import KERNELS, SUPERKERNEL
 from sktune.core.errors import PlanError, SpaceError
+from sktune.core.events.commands import State
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
 from sktune.core.space import SpaceSpec

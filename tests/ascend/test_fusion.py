@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 from sktune.ascend.cann_log import Explanation
 from sktune.ascend.fused_parts import fused_scopes
-from sktune.ascend.fusion import NamedOperator, Split, describe, realised_fusion
+from sktune.ascend.fusion import describe, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, GeOperator, read_ge_graph
 from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
 from sktune.ascend.superkernel_pass import PassCut
 from sktune.backends.npu import backend as npu
+from sktune.core.events.scopes import NamedOperator, Split
 from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout, Unit
 from sktune.core.plan import Option, Options, Plan

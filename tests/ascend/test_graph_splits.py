@@ -7,8 +7,6 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
-import pytest
-
 from sktune.ascend.captured_graph import CapturedTask, Core, Kind, SplitOptions, UnfusedReason
 from sktune.ascend.graph_launches import LaunchStatus
 from sktune.ascend.graph_splits import GraphSplit, split
@@ -83,11 +81,10 @@ def recorded_facts(case: dict[str, Any]) -> dict[str, Any]:
     return known | {"left": left}
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_superkernels_are_those_of_the_splitter(number: int) -> None:
+def test_the_superkernels_are_those_of_the_splitter() -> None:
     """Their names, tasks and places; all groups with what becomes of them and what ends them; reasons; failures."""
-    case = CASES[number]
-    assert facts(found(case), case["tasks"]) == recorded_facts(case)
+    for number, case in enumerate(CASES):
+        assert facts(found(case), case["tasks"]) == recorded_facts(case), number
 
 
 DEVICE = (24, 48)

@@ -7,8 +7,6 @@ import json
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from sktune.ascend.superkernel_code import generate
 from sktune.ascend.superkernel_parts import GeneratedCode, KernelType, Refusal, SubKernel
 from tests.builders import TESTS
@@ -43,9 +41,8 @@ def facts(code: GeneratedCode | Refusal) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_code_is_the_generators(number: int) -> None:
+def test_the_code_is_the_generators() -> None:
     """Kernel type, blocks, barriers by cores, signals, borders, waits, notifications, preloads, feeds and refusals."""
-    case = CASES[number]
-    generated = generate([kernel(each) for each in case["kernels"]], case["options"])
-    assert facts(generated) == case["facts"]
+    for number, case in enumerate(CASES):
+        generated = generate([kernel(each) for each in case["kernels"]], case["options"])
+        assert facts(generated) == case["facts"], number

@@ -35,25 +35,22 @@ def facts(each: FusedGroup, nodes: list[GraphNode]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_groups_are_those_of_the_pass(number: int) -> None:
-    """Their names, streams, operators, the events inside, and those that wait and notify inside; and what fails."""
-    case = CASES[number]
-    nodes = [node(each) for each in case["nodes"]]
-    grouping = group(nodes)
-    seen = {"failed": True} if grouping.failure else {"groups": [facts(each, nodes) for each in grouping.groups]}
-    assert seen == case["facts"]
+def test_the_groups_are_those_of_the_pass() -> None:
+    """Their names, streams, operators, the events inside, and those that wait and notify inside; and what fails.
+
+    A fragment is named after the nodes at its borders: each is an end of its scope, or one of the cuts.
+    """
+    for number, case in enumerate(CASES):
+        nodes = [node(each) for each in case["nodes"]]
+        grouping = group(nodes)
+        seen = {"failed": True} if grouping.failure else {"groups": [facts(each, nodes) for each in grouping.groups]}
+        assert seen == case["facts"], number
+        check_borders(nodes, grouping)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_every_border_of_a_fragment_is_a_cut_with_its_rule(number: int) -> None:
-    """The pass names a fragment after the nodes at its borders: each is an end of its scope, or one of the cuts."""
-    nodes = [node(each) for each in CASES[number]["nodes"]]
-    grouping = group(nodes)
-    named = [each["name"] for each in CASES[number]["facts"].get("groups", [])]
+def check_borders(nodes: list[GraphNode], grouping: Grouping) -> None:
+    """Check that the borders of fragments are cuts, and each cut's rule."""
     for each in grouping.groups:
-        first, last = nodes[each.nodes[0]].name, nodes[each.nodes[-1]].name
-        assert f"sk_{each.scope}_start_{first}_end_{last}" in named
         of_scope = [cut for cut in grouping.cuts if cut.label == each.label]
         assert not any(cut.drops_scope for cut in of_scope)
         if each.scope == each.label:
@@ -142,14 +139,12 @@ def model_nodes(types: list[str], case: dict[str, Any]) -> list[GraphNode]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("model", "number"), [(place, number) for place, each in enumerate(MODELS)
-                                               for number in range(len(each["cases"]))])  # fmt: skip
-def test_models_are_grouped_as_by_the_pass(model: int, number: int) -> None:
+def test_models_are_grouped_as_by_the_pass() -> None:
     """TorchAir's graphs of eight architectures under starting points and random plans, views left and deleted."""
-    case = MODELS[model]["cases"][number]
-    grouping = group(model_nodes(MODELS[model]["types"], case))
-    found = sorted(list(each.nodes) for each in grouping.groups)
-    recorded = case["facts"]
-    assert bool(grouping.failure) == recorded.get("failed", False)
-    assert found == [[index for first, last in each for index in range(first, last + 1)]
-                     for each in recorded.get("groups", [])]  # fmt: skip
+    for number, (types, case) in enumerate((model["types"], case) for model in MODELS for case in model["cases"]):
+        grouping = group(model_nodes(types, case))
+        found = sorted(list(each.nodes) for each in grouping.groups)
+        recorded = case["facts"]
+        assert bool(grouping.failure) == recorded.get("failed", False), number
+        assert found == [[index for first, last in each for index in range(first, last + 1)]
+                         for each in recorded.get("groups", [])], number  # fmt: skip

@@ -10,7 +10,7 @@ from torch import nn
 
 from sktune.backends.base import REGION_STEPS, CompileError, RegionBudget
 from sktune.backends.inductor.backend import InductorBackend
-from sktune.backends.inductor.options import EXACT
+from sktune.backends.inductor.info import EXACT
 from sktune.core.errors import TargetError
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec

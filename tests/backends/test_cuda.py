@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import sktune
-from sktune.backends.inductor.options import EXACT
+from sktune.backends.inductor.info import EXACT
 from sktune.core.plan import Plan, Scope
 from sktune.measure.bits import same_bits
 from sktune.measure.devices import make_deterministic

@@ -10,7 +10,7 @@ from torch._inductor.utils import fresh_cache
 
 import sktune
 from sktune.backends.inductor.backend import InductorBackend
-from sktune.backends.inductor.options import EXACT
+from sktune.backends.inductor.info import EXACT
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.bits import same_bits

@@ -13,7 +13,7 @@ from torch.nn import functional
 from sktune.backends.inductor import exactness
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.inductor.exactness import bit_changing_operators, dispatched
-from sktune.backends.inductor.options import EXACT
+from sktune.backends.inductor.info import EXACT
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.bits import bits_of

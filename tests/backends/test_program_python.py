@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sktune.backends.availability import examine_program, usable_in_program
-from sktune.backends.info import Finding, State
 from sktune.backends.npu.availability import examine as npu_requirements
 from sktune.backends.program_python import look_into
 from sktune.core.errors import BadInputError
+from sktune.core.events.commands import Finding, State
 from tests.builders import sktune_command
 
 

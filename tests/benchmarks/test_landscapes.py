@@ -16,6 +16,7 @@ from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import recorded
 from benchmarks.landscapes.simulated import sim_8, with_long_gaps
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
+from sktune.core.codec import decoded
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SearchSpace
@@ -166,7 +167,7 @@ def test_trials_store_the_same_as_those_of_a_study(scope_times: bool) -> None:
     trials = watching.study.get_trials()
     assert any(run.failed)
     for trial, plan, failed in zip(trials, run.plans, run.failed, strict=True):
-        outcome = Outcome.from_dict(trial.user_attrs[OUTCOME])
+        outcome = decoded(Outcome, trial.user_attrs[OUTCOME])
         assert Plan.from_dict(trial.user_attrs[PROPOSAL]["plan"]) == plan
         assert failed == (not outcome.is_feasible)
         assert trial.state is (TrialState.COMPLETE if outcome.is_complete else TrialState.PRUNED)

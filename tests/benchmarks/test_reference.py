@@ -25,7 +25,7 @@ from benchmarks.reference_plans import (
 from benchmarks.reference_plans import MODELS as REFERENCE_MODELS
 from benchmarks.reference_steps import Counts, Difference, Trace, compared, traced
 from sktune.backends.base import Step
-from sktune.backends.inductor.options import EXACT, OPTIONS
+from sktune.backends.inductor.info import EXACT, OPTIONS
 from sktune.core.errors import BadInputError
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import RegionCheck, Verification

@@ -12,7 +12,7 @@ from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.winner import BASELINE_REPEAT, FinalPlan, Verdict
-from sktune.reports.study import final_rows, report_markdown
+from sktune.reports.study import final_table, report_markdown
 from sktune.study.result import SearchResult
 from tests.builders import decoder_layout, row, study_of
 
@@ -65,7 +65,7 @@ def test_the_final_table_tells_plans_by_their_shapes(result: SearchResult) -> No
     assert "each layer, 61 scopes; cpp_wrapper=true (winner)" in text
     assert "each layer, 61 scopes; cpp_wrapper=false " in text
     assert 'The plan "each layer, 61 scopes" (trial 2) is 1.300 times as fast as the baseline' in text
-    assert "max-autotune, whole step: does not compile: out of memory" in text
+    assert 'torch.compile(mode="max-autotune") of the whole step: does not compile: out of memory' in text
 
 
 def test_ties_are_told_by_shape_and_only_a_few(result: SearchResult) -> None:
@@ -89,7 +89,7 @@ def test_a_narrow_terminal_gets_fewer_columns(result: SearchResult, width: int) 
 
 def test_the_reports_table_has_shape_and_trial(result: SearchResult) -> None:
     """In one cell."""
-    names = [cells[0] for cells in final_rows(result)]
+    names = [cells[0] for cells in final_table(result).rows]
     assert "self_attn of each layer, 61 scopes (trial 0)" in names
     assert "each layer, 61 scopes; cpp_wrapper=true (trial 2, winner)" in names
 

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from sktune.backends import backend_info
-from sktune.backends.info import Finding, State
 from sktune.cli.views.findings import findings_table
 from sktune.cli.views.inspection import inspection_view
 from sktune.cli.views.live import LiveView
 from sktune.cli.views.progress import PlainView, lines_of
-from sktune.core.events import Event
+from sktune.core.events.base import Event
+from sktune.core.events.commands import Finding, State
 from sktune.core.events.search import SearchStarted, TargetReady, TrialFinished, TrialStage, TrialStarted
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope

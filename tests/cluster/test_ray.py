@@ -16,7 +16,7 @@ pytest.importorskip("ray")
 from sktune.cluster.hosts import connected, refuse_mixed, survey
 from sktune.cluster.side_by_side import search_all
 from sktune.core.errors import BadInputError, SktuneError, StudyError
-from sktune.core.events import Event
+from sktune.core.events.base import Event
 from sktune.core.outcome import Reason
 from sktune.core.space import SpaceSpec
 from sktune.study.leases import Leases

@@ -12,7 +12,7 @@ pytest.importorskip("ray")
 from sktune.cluster.host_group import free_places
 from sktune.cluster.hosts import Host
 from sktune.core.errors import BadInputError
-from sktune.core.events import Event
+from sktune.core.events.base import Event
 from sktune.core.outcome import Reason
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request

@@ -10,7 +10,7 @@ import pytest
 from sktune.cluster.model_list import read_models
 from sktune.cluster.side_by_side import search_all
 from sktune.core.errors import BadInputError, InterruptedSearchError
-from sktune.core.events import Event
+from sktune.core.events.base import Event
 from sktune.tuning.request import Request
 from tests.builders import checked, sktune_command
 

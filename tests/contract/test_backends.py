@@ -32,11 +32,10 @@ def is_one_line(failure: SktuneError) -> bool:
     return len(str(failure).splitlines()) == 1
 
 
-@each_backend
-def test_it_is_known_without_torch(info: BackendInfo) -> None:
+def test_they_are_known_without_torch() -> None:
     """Help, errors and finished studies come quickly."""
-    code = "import sys, sktune.backends as b; b.backend_info(sys.argv[1]); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code, info.name], check=False).returncode == 0
+    code = "import sys, sktune.backends as b; b.all_backends(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @each_backend

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from sktune.core.codec import decoded, encoded
 from sktune.core.errors import OutOfTimeError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
@@ -106,9 +107,7 @@ def test_a_trial_ends_in_an_outcome(runner: Runner, plans: list[NamedPlan]) -> N
     assert stages[0] == Stage.COMPILE
     assert set(stages) | set(outcome.seconds) <= set(Stage)
     assert (outcome.stage is None) is (outcome.reason is None)
-    assert Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == replace(
-        outcome, seconds=dict(outcome.seconds)
-    )
+    assert decoded(Outcome, json.loads(json.dumps(encoded(outcome)))) == replace(outcome, seconds=dict(outcome.seconds))
 
 
 def test_a_plan_is_held_to_its_threshold(runner: Runner, plans: list[NamedPlan]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sktune.core.errors import BadInputError, PlanError
-from sktune.core.events import parse_event
+from sktune.core.events.lines import parse_event
 from sktune.core.files import read_text
 from sktune.core.plain_data import MAX_DEPTH, load_json, load_yaml
 from sktune.core.plan_file import read_plan_file

@@ -14,7 +14,8 @@ from typer.core import TyperGroup
 from docs import generate
 from sktune.cli.app import load
 from sktune.core import events
-from sktune.core.events import EVENTS, Event
+from sktune.core.events.base import Event
+from sktune.core.events.catalogue import EVENTS
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
 from tests import profiles

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sktune.core.codec import decoded, encoded
 from sktune.core.layout import Layout, Unit
 from sktune.core.outcome import Outcome, ScopeTime
 from sktune.core.plan import Scope
@@ -58,7 +59,7 @@ def test_the_record_of_the_largest_plan_stays_short() -> None:
     layout = decoder_layout(("moe",) * 61)
     parts = [Part(Scope(unit.name, unit.name), 0.123456789, 0.0987654321) for unit in layout.units]
     outcome = Outcome(scope_times=scope_times(layout, parts))
-    text = json.dumps(outcome.to_dict())
+    text = json.dumps(encoded(outcome))
     assert len(outcome.scope_times) == 61 * 4 + 3
     assert len(text) < 30_000
-    assert Outcome.from_dict(json.loads(text)) == outcome
+    assert decoded(Outcome, json.loads(text)) == outcome

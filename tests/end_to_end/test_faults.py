@@ -146,14 +146,3 @@ def test_a_step_that_cannot_be_captured_is_refused(runs: Path) -> None:
     """Data-dependent control flow gets one line."""
     with pytest.raises(TargetError, match="cannot be captured as one graph"):
         sktune.search(f"{MODELS}:breaks_the_graph", trials=1, space=SPACE, runs=runs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [("returns_nothing", "returns NoneType; return a sktune.Target"), ("hang", "did you mean 'hangs'")],
-)
-def test_a_function_that_is_no_target_is_refused(runs: Path, function: str, message: str) -> None:
-    """The worker's error reaches the user as it is."""
-    with pytest.raises(TargetError, match=message):
-        sktune.search(f"{MODELS}:{function}", trials=1, space=SPACE, runs=runs)

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from sktune.backends.fingerprint import fingerprint
-from sktune.core.events import Event, Listener
+from sktune.core.events.base import Event, Listener
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.measure.placement import Placement

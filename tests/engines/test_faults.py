@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sktune.core.errors import InterruptedSearchError
-from sktune.core.events import Event
+from sktune.core.events.base import Event
 from sktune.core.outcome import Reason
 from sktune.study.leases import Leases
 from sktune.study.study import TuningStudy, sqlite_url

@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from sktune.backends.info import State
 from sktune.core.errors import BadInputError
+from sktune.core.events.commands import State
 from sktune.recipes.discover import draft_recipe
 from sktune.recipes.recipe_check import examine_recipe
 from sktune.recipes.recipe_draft import RecipeDraft

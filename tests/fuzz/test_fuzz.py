@@ -12,8 +12,9 @@ from tests.fuzz.harness import Tally, prepared, run
 from tests.fuzz.inputs import CONFIG, USES
 from tests.fuzz.mutations import mutated
 
-INPUTS = {"analyze": 3, "search": 10, "calibrate": 10}
-"""Inputs of the commands that take longest when they accept one."""
+INPUTS = {"analyze": 3, "search": 6, "calibrate": 6}
+"""Inputs of the commands that take longest when they accept one; of others there are more."""
+OTHERS = 15
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +29,10 @@ def folder() -> Iterator[Path]:
 def test_a_damaged_input_ends_with_a_result_or_one_line(command: str, folder: Path) -> None:
     """No traceback and no hang; other numbers are other inputs."""
     tally = Tally()
-    for number in range(INPUTS.get(command, 30)):
+    for number in range(INPUTS.get(command, OTHERS)):
         run(folder, command, number, tally)
     assert not tally.wrong
-    assert sum(tally.ends.values()) == INPUTS.get(command, 30)
+    assert sum(tally.ends.values()) == INPUTS.get(command, OTHERS)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sktune.core.events import parse_event
+from sktune.core.events.lines import parse_event
 
 VERSIONS = ("sktune", "torch", "transformers", "python", "torch_npu")
 TIMES = ("seconds", "expected_left_s")

@@ -24,7 +24,7 @@ from sktune.core.language import LANGUAGES, Language
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
-from sktune.reports.page.page import SECTIONS
+from sktune.reports.figures import FIGURES
 from sktune.sim.constants import ATLAS_A3
 from tests.analysis.test_analysis import analysis_of, fake_study
 from tests.golden import normalised
@@ -263,11 +263,11 @@ def test_the_tools_of_the_mcp_server(golden: Golden, folder: Path) -> None:
 def test_pictures(golden: Golden, tmp_path: Path, language: Language) -> None:
     """Every section of ``report.html``, with the figures of a study that is always the same."""
     content = shown(at_fixed_times(study_in(tmp_path / "runs", trials=30)), language)
-    sections = [section for make in SECTIONS if (section := make(content))]
+    figures = {key: figure for key, make in FIGURES.items() if (figure := make(content))}
     golden.check(
         f"pictures-{language}",
-        {f"{section.key}.svg.html": f"{section.title}\n{section.lead}\n{_one_per_line(section.body)}\n"
-         for section in sections},
+        {f"{key}.svg.html": f"{figure.title}\n{figure.lead}\n{_one_per_line(figure.body)}\n"
+         for key, figure in figures.items()},
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import final_dies
+from sktune.core.codec import decoded, encoded
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.die_spread import die_spread
@@ -80,12 +81,12 @@ def test_a_comparison_remembers_the_die_of_each_process() -> None:
     """Also in the study; one of a search with one die is stored as before."""
     processes = [([row("baseline"), row("7", 0.1), *more], "") for more in ([row("uncompiled")], [], [])]
     found = FinalComparison.of(processes, [], DIES)
-    assert FinalComparison.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert decoded(FinalComparison, json.loads(json.dumps(encoded(found)))) == found
     assert found.dies_of("7") == DIES
     assert found.dies_of("uncompiled") == DIES[:1]
     alone = FinalComparison.of(processes, [])
-    assert "dies" not in alone.to_dict()
-    assert FinalComparison.from_dict(alone.to_dict()).dies == alone.dies_of("7") == ()
+    assert "dies" not in encoded(alone)
+    assert decoded(FinalComparison, encoded(alone)).dies == alone.dies_of("7") == ()
 
 
 def test_selection_is_corrected_over_dies() -> None:

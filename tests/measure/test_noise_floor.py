@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sktune.core.codec import decoded, encoded
 from sktune.core.outcome import Speedup
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.latency import Budget, compare, measure
@@ -35,17 +36,17 @@ def test_samples_are_read_back_and_show_drift() -> None:
         NoiseFloorSample(0, speedup(0.99, 1.0, 1.01, 5.0)),
         NoiseFloorSample(10, speedup(0.99, 1.0, 1.01, 5.5), "steal time"),
     ]
-    again = [NoiseFloorSample.from_dict(sample.to_dict()) for sample in samples]
+    again = [decoded(NoiseFloorSample, encoded(sample)) for sample in samples]
     assert again == samples
     assert drift(again) == pytest.approx(0.1)
-    assert "die" not in again[0].to_dict()
+    assert "die" not in encoded(again[0])
 
 
 def test_drift_is_that_of_one_die() -> None:
     """Dies that differ in latency do not show as drift."""
     latencies_ms = (("npu 0", 5.0), ("npu 1", 6.0), ("npu 0", 5.1), ("npu 1", 6.06))
     samples = [NoiseFloorSample(10, speedup(0.99, 1.0, 1.01, ms), die=die) for die, ms in latencies_ms]
-    again = [NoiseFloorSample.from_dict(sample.to_dict()) for sample in samples]
+    again = [decoded(NoiseFloorSample, encoded(sample)) for sample in samples]
     assert again == samples
     assert drift(again) == pytest.approx(0.01)
 

@@ -278,7 +278,3 @@ def breaks_the_graph() -> sktune.Target:
         return out if out.sum().item() > 0 else -out
 
     return sktune.Target(model, step, lambda seed, steps: [(torch.ones(TOKENS),)] * steps)
-
-
-def returns_nothing() -> None:
-    """Not a target."""

@@ -550,8 +550,7 @@ def repeated(kernels: list[Kernel], steps: int) -> list[Kernel]:
     ]
 
 
-@pytest.mark.parametrize("known_names", [True, False])
-@pytest.mark.parametrize("stream", [2, 9])
+@pytest.mark.parametrize(("known_names", "stream"), [(True, 9), (False, 2)])
 @pytest.mark.parametrize(
     ("duration", "steps", "verdict"),
     [

@@ -5,9 +5,9 @@ import torch
 
 from sktune.backends import backend_info
 from sktune.backends.inductor.backend import InductorBackend
-from sktune.backends.info import State
 from sktune.backends.program_python import ProgramPython
 from sktune.core.errors import BackendError
+from sktune.core.events.commands import State
 from sktune.core.space import SpaceSpec
 from sktune.program.sktune_program.frontends import FRONTENDS, REGIONS
 from sktune.program.sktune_program.inductor.versions import problem_with

@@ -43,13 +43,11 @@ from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets import RecipeSpec
 from sktune.targets.recipe import read_recipe
-from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from sktune.worker.jobs import Compare, Judge, SampleNoiseFloor
 from tests import warm
 from tests.builders import TESTS, study_of
 from tests.recipes.reporting import program_runner, reporting
-from tests.releases import keeps_bits
 
 PROJECTS = TESTS / "projects"
 EXACT = (("emulate_precision_casts", True), ("matmul", "aten"), ("reductions", "aten"))
@@ -601,23 +599,3 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     assert f"export PYTHONPATH={SITE}:'my libs'${{PYTHONPATH:+:$PYTHONPATH}}\n" in text
     assert shlex.split(text.partition("EXTRA=")[2].partition("\n")[0]) == ["a 'b'"]
     assert "`enable_superkernel: False`, `model_config.exe_mode: ge_graph` in `decode.yaml`" in text
-
-
-@keeps_bits
-@pytest.mark.slow
-def test_two_ranks_are_searched(project: Path) -> None:
-    """A verified winner, or an honest "no scope"; the program's files are as before."""
-    recipe = project / "ranks" / "recipe.yaml"
-    request = Request("", trials=1, recipe=recipe, runs=project / "runs", exact_starting_points=True)
-    result = run(request)
-    assert result.verdict is not None
-    assert len(result.trials) == 1
-    assert all(record.outcome and record.outcome.speedup for record in result.trials), result.trials
-    complete = {str(record.number) for record in result.trials if record.outcome and record.outcome.is_complete}
-    assert {row.name for row in result.final} == {"baseline", *complete}
-    assert result.facts.alternates
-    assert result.facts.command == "bash executor/scripts/infer.sh --model tiny_moe --yaml tiny_moe_2tp.yaml"
-    assert result.final[0].bit_identical
-    assert (result.facts.decode or {})["function"] == "TinyMoeForCausalLM.decode"
-    config = project / "ranks" / "models" / "tiny_moe" / "config"
-    assert [path.name for path in config.iterdir()] == ["tiny_moe_2tp.yaml"]

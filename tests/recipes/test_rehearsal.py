@@ -15,7 +15,8 @@ import yaml
 import sktune
 from sktune.core.errors import BackendError, BadInputError, TargetError
 from sktune.core.space import SpaceSpec
-from sktune.recipes.first_start import first_start
+from sktune.program.sktune_program.task import DecodeCall
+from sktune.recipes.first_start import FirstStart, first_start
 from sktune.recipes.rehearsal import Rehearsal, rehearse
 from sktune.recipes.run import last_line_text
 from sktune.reports.plan_names import plan_name
@@ -23,8 +24,10 @@ from sktune.targets.recipe import read_recipe
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from tests import warm
-from tests.builders import TESTS, sktune_command
+from tests.builders import TESTS, decoder_layout, sktune_command
+from tests.fake_runner import FakeRunner
 from tests.recipes.reporting import REPORTING
+from tests.releases import keeps_bits
 
 IGNORED = "res/\n__pycache__/\nlog_*.log\n"
 """What the projects themselves write; cann-recipes-infer ignores it, too."""
@@ -80,23 +83,51 @@ def test_two_ranks_are_rehearsed(project: Path) -> None:
     assert git(root, "status", "--porcelain") == ""
 
 
+@keeps_bits
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "foretold"), [("partition", 1), ("random", 2)])
-def test_a_search_begins_as_was_rehearsed(project: Path, strategy: str, foretold: int) -> None:
-    """The same trials in the same order, up to the first that depends on a result; and as many runs as was said."""
-    request = request_of(project, "ranks", strategy=strategy, trials=2, verify_steps=16)
+def test_two_ranks_are_searched_as_was_rehearsed(project: Path) -> None:
+    """A verified winner, or an honest "no scope", after as many runs as was said; the program's files are as before."""
+    request = request_of(project, "ranks", trials=2, verify_steps=16, exact_starting_points=True)
     rehearsal = rehearse(request)
     result = run(request)
     layout = rehearsal.space.layout
     assert layout.digest == rehearsal.start.layout.digest
     did = [(record.number, record.origin, plan_name(record.plan, layout)) for record in result.trials]
+    assert did == [(trial.number, trial.origin, trial.shape) for trial in rehearsal.first]
+    first = result.trials[0].outcome
+    assert first and first.speedup, first
+    complete = {str(record.number) for record in result.trials if record.outcome and record.outcome.is_complete}
+    if len(complete) == 2:
+        unverified = 0 if result.winner else 2  # only a winner runs twice more, on all steps
+        assert runs_in(result.folder) == 1 + rehearsal.runs(2) - unverified
+    assert result.verdict is not None
+    assert {row.name for row in result.final} == {"baseline", *complete}
+    assert result.final[0].bit_identical
+    assert result.facts.alternates
+    assert result.facts.command == "bash executor/scripts/infer.sh --model tiny_moe --yaml tiny_moe_2tp.yaml"
+    assert (result.facts.decode or {})["function"] == "TinyMoeForCausalLM.decode"
+    config = project / "ranks" / "models" / "tiny_moe" / "config"
+    assert [path.name for path in config.iterdir()] == ["tiny_moe_2tp.yaml"]
+
+
+@pytest.mark.parametrize(("strategy", "foretold"), [("partition", 1), ("random", 2)])
+def test_trials_are_foretold_up_to_the_first_that_depends_on_a_result(
+    project: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, foretold: int
+) -> None:
+    """For each strategy the same trials in the same order."""
+    decode = DecodeCall("Model.decode")
+    start = FirstStart(decode, decoder_layout(("dense", "moe")), 160, True, (), 1.0, 0.01, 3.0)
+    monkeypatch.setattr("sktune.recipes.rehearsal.first_start", lambda *_, **__: start)
+    monkeypatch.setattr("sktune.recipes.rehearsal.examine_recipe", lambda recipe: ())
+    request = request_of(project, "ranks", strategy=strategy, trials=2)
+    rehearsal = rehearse(request)
+    runner = FakeRunner(layout=start.layout, latency_ms=lambda plan: 9.0 if plan.scopes else 10.0)
+    result = run(request, runner_factory=lambda setup: runner)
+    did = [(record.number, record.origin, plan_name(record.plan, start.layout)) for record in result.trials]
     said = [(trial.number, trial.origin, trial.shape) for trial in rehearsal.first]
     assert len(said) == foretold
     assert did[:foretold] == said
     assert {origin for _, origin, _ in did[foretold:]} <= set(rehearsal.later)
-    if all(record.outcome and record.outcome.is_complete for record in result.trials):
-        unverified = 0 if result.winner else 2  # only a winner runs twice more, on all steps
-        assert runs_in(result.folder) == 1 + rehearsal.runs(2) - unverified
 
 
 def runs_in(folder: Path) -> int:

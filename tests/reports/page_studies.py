@@ -18,9 +18,8 @@ from sktune.core.space import SearchSpace, SpaceSpec, bind
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.reports.page.shown import Shown
+from sktune.reports.shown import Shown
 from sktune.reports.texts import TEXTS
-from sktune.reports.why import learned_from
 from sktune.samplers import find_strategy
 from sktune.study.result import SearchResult, result_of
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
@@ -148,7 +147,7 @@ def _compare(study: TuningStudy, result: SearchResult) -> None:
 
 def shown(result: SearchResult, language: Language = "en") -> Shown:
     """Return what the page of a study shows."""
-    return Shown(result, learned_from(result), Sentences(TEXTS, language))
+    return Shown(result, Sentences(TEXTS, language))
 
 
 def at_fixed_times(result: SearchResult) -> SearchResult:

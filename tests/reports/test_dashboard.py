@@ -21,6 +21,7 @@ from sktune.study.study import TuningStudy, sqlite_url
 from tests.builders import sktune_command
 from tests.reports.page_studies import HOSTILE, study_in
 
+PLOTS = {"sktune-history", "sktune-final", "sktune-effects", "sktune-segments"}
 pytestmark = pytest.mark.skipif(not dashboard.is_installed(), reason="optuna-dashboard is not installed")
 
 
@@ -72,7 +73,7 @@ def test_the_study_is_shown_with_its_verdict_and_our_pictures(searched: sktune.S
     assert study["objective_names"] == [dashboard.OBJECTIVE]
     assert str(searched) in study["note"]["body"]
     assert "sktune.apply(model" in study["note"]["body"]
-    assert {each["id"] for each in study["plotly_graph_objects"]} == dashboard.FIGURES.keys()
+    assert {each["id"] for each in study["plotly_graph_objects"]} == PLOTS
     assert served.get("studies/1/param_importances")["param_importances"][0]
 
 
@@ -97,7 +98,7 @@ def test_a_report_replaces_pictures_and_a_search_continues(searched: sktune.Sear
     study = optuna.load_study(study_name="dash", storage=sqlite_url(searched.folder))
     stored = study._storage.get_study_system_attrs(study._study_id)
     pictures = {key.rsplit(":", 1)[0] for key in stored if "plot" in key}
-    assert len(pictures) == len(dashboard.FIGURES)
+    assert len(pictures) == len(PLOTS)
     more = sktune.search("deepseek-v3", trials=10, backend="sim", study="dash", runs=runs)
     assert [record.number for record in more.trials] == list(range(10))
     assert [record.plan for record in more.trials[:8]] == [record.plan for record in searched.trials]

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from sktune.core.language import LANGUAGES
+from sktune.reports.figures.workers import workers
 from sktune.reports.page.page import page_html
-from sktune.reports.page.workers import workers
 from sktune.reports.study import report_markdown
 from sktune.server.shelf import Shelf
 from sktune.study.leases import Leases

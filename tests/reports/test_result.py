@@ -72,8 +72,15 @@ def test_figures_for_notebooks_have_the_studys_values(result: Result) -> None:
         if record.outcome and record.outcome.speedup
     }
     final = visualization.plot_final_comparison("study", result.folder.parent)
-    expected = [speedup.ratio for row in reversed(result.final) if (speedup := result.final_speedup(row))]
+    expected = [speedup.ratio for row in result.final if (speedup := result.final_speedup(row))]
     assert list(final.data[0].x) == expected
     effects = visualization.plot_effects(result)
-    assert {trace.name for trace in effects.data} == {"units", "borders", "options"}
+    assert {trace.name for trace in effects.data} == {"Units", "Borders", "Options"}
     assert visualization.plot_segments(result, "moe").data[0].z.shape == (4, 4)
+
+
+def test_a_figure_that_has_nothing_to_show_yet_is_an_empty_plot(tmp_path: Path) -> None:
+    """It says of which study and what it will be."""
+    plot = visualization.plot_final_comparison(study_in(tmp_path, trials=3, final=False))
+    assert not plot.data
+    assert plot.layout.title.text == "study: Final comparison"

@@ -16,6 +16,7 @@ from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import names, recorded
 from benchmarks.landscapes.simulated import sim_61_bare
 from benchmarks.landscapes.synthetic import SYNTHETIC, SyntheticLandscape
+from sktune.core.codec import decoded, encoded
 from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import JOIN, LAYERS_PER_SCOPE, OptionRules, SpaceSpec, StartingPoint, bind
@@ -155,7 +156,7 @@ def run_trial(study: optuna.Study, land: SyntheticLandscape) -> Plan:
     attributes = study.get_trials(deepcopy=False)[trial.number].user_attrs
     plan = Plan.from_dict(attributes[PROBE]) if PROBE in attributes else land.space.plan(trial.params)
     outcome = measured(land, plan, land.evaluate(plan), seed=0)
-    trial.set_user_attr(OUTCOME, outcome.to_dict())
+    trial.set_user_attr(OUTCOME, encoded(outcome))
     if outcome.is_complete and outcome.speedup and PROBE not in attributes:
         study.tell(trial, outcome.speedup.latency_ms)
     else:
@@ -346,7 +347,7 @@ def test_scopes_of_a_plan_that_changes_bits_are_learned_from() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     study.enqueue_trial(point)
     trial = study.ask(distributions(SPACE))
-    trial.set_user_attr(OUTCOME, outcome.to_dict())
+    trial.set_user_attr(OUTCOME, encoded(outcome))
     study.tell(trial, state=TrialState.PRUNED)
     learned = Learned(SPACE)
     learned.read(study.trials)
@@ -371,7 +372,7 @@ def test_a_search_in_which_every_plan_changes_bits_goes_on() -> None:
         labels = tuple(scope.label for scope in plan.scopes)
         times = tuple(ScopeTime(scope.first, scope.last, True, 1.0, 0.5) for scope in plan.scopes)
         outcome = Outcome(Reason.MISMATCH, "bits differ", blamed=labels[0], changes_bits=labels, scope_times=times)
-        trial.set_user_attr(OUTCOME, outcome.to_dict())
+        trial.set_user_attr(OUTCOME, encoded(outcome))
         study.tell(trial, state=TrialState.PRUNED)
     assert len(set(plans)) == 8
     assert PartitionSampler(space, seed=0).outlook(study.trials).expected_gain_left > 0
@@ -384,13 +385,13 @@ def test_failures_of_other_strategies_are_learned_from() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     study.enqueue_trial(point)
     trial = study.ask(distributions(SPACE))
-    trial.set_user_attr(OUTCOME, outcome.to_dict())
+    trial.set_user_attr(OUTCOME, encoded(outcome))
     study.tell(trial, state=optuna.trial.TrialState.PRUNED)
     learned = Learned(SPACE)
     learned.read(study.trials)
     assert [learned.catalogue.name(segment) for segment, _ in learned.feasibility.blamed()] == ["dense.attention"]
     slower = replace(outcome, reason=Reason.SLOWER, blamed="")
-    assert asdict(Outcome.from_dict(slower.to_dict())) == asdict(slower)
+    assert asdict(decoded(Outcome, encoded(slower))) == asdict(slower)
 
 
 RISKS = """
@@ -438,7 +439,7 @@ def learned_of(*trials: tuple[dict[str, Option], Outcome | None, float | None]) 
         study.enqueue_trial({**SPACE.simplest, **chosen})
         trial = study.ask(distributions(SPACE))
         if outcome:
-            trial.set_user_attr(OUTCOME, outcome.to_dict())
+            trial.set_user_attr(OUTCOME, encoded(outcome))
         if latency is not None and math.isnan(latency):
             trial.report(latency, step=0)
             study.tell(trial, state=TrialState.PRUNED)
@@ -514,21 +515,3 @@ def test_a_latency_that_is_not_finite_is_a_failure(wrong: float) -> None:
     assert learned.failures == [True, False, False]
     assert [complete.saving for complete in learned.ranked] == pytest.approx([0.1, 0.0])
     assert np.isfinite(learned.posterior().mean).all()
-
-
-@pytest.mark.parametrize("per_layer", [False, True])
-def test_a_small_space_is_searched_to_its_end(per_layer: bool) -> None:
-    """Every plan is proposed once."""
-    space = bind(
-        SpaceSpec(per_layer=per_layer, layers_per_scope=["all"]),
-        decoder_layout(("moe", "moe"), ("attention",), outside=False),
-        {},
-        OptionRules({}),
-    )
-    study = optuna.create_study(sampler=PartitionSampler(space, seed=0))
-    plans = []
-    for _ in range(space.size - 1):
-        trial = study.ask(distributions(space))
-        plans.append(space.plan(trial.params))
-        study.tell(trial, latency_ms(plans[-1]))
-    assert len(set(plans)) == space.size - 1

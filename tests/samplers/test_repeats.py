@@ -10,6 +10,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from benchmarks.landscape import replay
 from benchmarks.landscapes.recorded import recorded
+from sktune.core.codec import encoded
 from sktune.core.outcome import Outcome, Reason, Speedup
 from sktune.core.plan import Option
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
@@ -93,7 +94,7 @@ def _trial(
     repeat: bool = False,
 ) -> FrozenTrial:
     speedup = None if reason else Speedup(10.0, 10.0 / ratio, ratio, (ratio - 0.02, ratio + 0.02), 40)
-    attributes = {OUTCOME: Outcome(reason, speedup=speedup).to_dict(), **({REPEAT: True} if repeat else {})}
+    attributes = {OUTCOME: encoded(Outcome(reason, speedup=speedup)), **({REPEAT: True} if repeat else {})}
     trial = create_trial(
         params=point, distributions=distributions(space), user_attrs=attributes, value=None if reason else 10.0 / ratio,
         state=TrialState.PRUNED if reason else TrialState.COMPLETE,

@@ -8,6 +8,7 @@ from optuna.trial import FrozenTrial, create_trial
 
 from benchmarks.landscape import measured
 from benchmarks.landscapes.synthetic import SYNTHETIC
+from sktune.core.codec import encoded
 from sktune.core.plan import Plan
 from sktune.learning.evidence import Vector
 from sktune.learning.history import OUTCOME, Belief, Learned, own_effects
@@ -30,7 +31,7 @@ def learned() -> Learned:
         outcome = measured(land, plan, land.evaluate(plan), seed=0)
         if outcome.speedup and plan not in learned.seen:
             trial = create_trial(params=point, distributions=distributions(space), value=outcome.speedup.latency_ms,
-                                 user_attrs={OUTCOME: outcome.to_dict()})  # fmt: skip
+                                 user_attrs={OUTCOME: encoded(outcome)})  # fmt: skip
             trial.number = len(trials)
             trials.append(trial)
             learned.read(trials)

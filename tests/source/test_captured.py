@@ -1,7 +1,7 @@
 """A plan for npugraph_ex in source code: begin and end as direct calls, one end on each way out, all of it undone."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -173,11 +173,16 @@ def entered(source: str, marks: list[str]) -> list[list[str]]:
     return scopes
 
 
-@pytest.mark.parametrize("body", ["result returned", "both branches return", "return in a context"])
-def test_a_scope_may_begin_in_one_layer_and_end_in_another(marks: list[str], body: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "all_ends"),
+    [("result returned", SPANS), ("both branches return", [*SPANS, *DISJOINT]), ("return in a context", SPANS)],
+)
+def test_a_scope_may_begin_in_one_layer_and_end_in_another(
+    marks: list[str], body: str, all_ends: Sequence[tuple[int, ...]]
+) -> None:
     """All scopes over three layers of two units each, and all pairs of them, which share the layer's source."""
     text = MODEL.replace("BODY", BODIES[body])
-    for ends in [*SPANS, *DISJOINT]:
+    for ends in all_ends:
         spans = list(zip(ends[::2], ends[1::2], strict=True))
         plan = Plan(tuple(Scope(UNITS[first], UNITS[last]) for first, last in spans))
         source = rewrite(text, plan, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED).text

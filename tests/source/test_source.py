@@ -780,7 +780,7 @@ def test_nested_calls_need_no_note(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @seed(0)
-@settings(max_examples=80, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=40, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_random_plans_run_correctly_or_are_refused(data: st.DataObject, tmp_path_factory: Any, layout: Layout) -> None:
     """Points of spaces with parameters for layer kinds and for single layers, run on the real model."""

@@ -43,15 +43,14 @@ def test_a_study_is_where_its_folder_is(name: str, tmp_path: Path) -> None:
     assert TuningStudy.open("s", url, create=False).finished() == 0
 
 
-@pytest.mark.parametrize("name", ["a#b", "a?b", "a%41b"])
-def test_two_folders_have_two_studies(name: str, tmp_path: Path) -> None:
+def test_two_folders_have_two_studies(tmp_path: Path) -> None:
     """Trials of one never appear in the other; a search continues its own."""
-    for runs, trials in ((tmp_path / name, "3"), (tmp_path / f"{name[:2]}c", "2"), (tmp_path / name, "3")):
+    for runs, trials in ((tmp_path / "a#b", "3"), (tmp_path / "a#c", "2"), (tmp_path / "a#b", "3")):
         done = sktune_command(*SEARCH, "--trials", trials, "--runs", str(runs))
         assert done.returncode == 0, done.stderr
         assert f"{trials} trials:" in done.stdout
         assert sktune_command("show", "llama-tiny-sim-cpu", "--runs", str(runs)).returncode == 0
-    assert {path.name for path in tmp_path.iterdir()} == {name, f"{name[:2]}c"}
+    assert {path.name for path in tmp_path.iterdir()} == {"a#b", "a#c"}
 
 
 @pytest.mark.parametrize("trials", [0, 3])

@@ -16,8 +16,8 @@ from typing import Any
 import optuna
 import pytest
 
-from sktune.core.errors import StorageError, StudyError
-from sktune.core.exit_codes import ExitCode
+from sktune.core.codec import decoded, encoded
+from sktune.core.errors import ExitCode, StorageError, StudyError
 from sktune.core.outcome import Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
@@ -80,18 +80,6 @@ def test_no_plan_is_proposed_twice(url: str, sampler: str) -> None:
     assert Plan() not in plans
 
 
-def test_a_small_space_is_searched_to_its_last_plan(url: str) -> None:
-    """The last unknown plan is found even if random changes would rarely find it."""
-    space = bind(SpaceSpec(), decoder_layout(("dense",), ("a", "b"), outside=False), {}, OptionRules({}))
-    study = opened(url)
-    plans = set()
-    for _ in range(space.size - 1):
-        proposal = ask(study, "random", space)
-        plans.add(proposal.plan)
-        study.tell(proposal, FAST, 8.0)
-    assert len(plans) == space.size - 1
-
-
 def test_a_trial_left_running_is_run_again_under_its_number(url: str) -> None:
     """The proposal of a process that died is proposed again, and nothing is lost."""
     first = ask(opened(url))
@@ -139,7 +127,7 @@ def test_a_trial_with_a_stored_outcome_is_not_run_again(url: str) -> None:
     """The result of a process that died between the two is used."""
     study = opened(url)
     proposal = ask(study)
-    proposal.trial.set_user_attr("sktune:outcome", FAST.to_dict())
+    proposal.trial.set_user_attr("sktune:outcome", encoded(FAST))
     again = ask(opened(url))
     assert again.number == proposal.number
     assert again.known == FAST
@@ -147,10 +135,10 @@ def test_a_trial_with_a_stored_outcome_is_not_run_again(url: str) -> None:
 
 def test_an_outcome_of_an_earlier_version_is_read() -> None:
     """Earlier versions stored no stage."""
-    stored = Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE).to_dict()
-    assert Outcome.from_dict(stored).stage is Stage.MEASURE
+    stored = encoded(Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE))
+    assert decoded(Outcome, stored).stage is Stage.MEASURE
     del stored["stage"]
-    assert Outcome.from_dict(stored).stage is None
+    assert decoded(Outcome, stored).stage is None
 
 
 def test_a_trial_that_keeps_killing_the_search_is_given_up(url: str) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sktune.core.errors import BadInputError, TargetError
-from sktune.core.exit_codes import ExitCode
+from sktune.core.errors import BadInputError, ExitCode, TargetError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
 from sktune.core.space import SpaceSpec

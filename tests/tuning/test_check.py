@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from sktune.ascend.scope_check import CheckedScope
-from sktune.core.errors import BackendError, BadInputError, PlanError
-from sktune.core.exit_codes import ExitCode
+from sktune.core.errors import BackendError, BadInputError, ExitCode, PlanError
 from sktune.core.plan import Options, Plan, Scope
 from sktune.core.plan_file import write_plan
 from sktune.tuning.check import PlanCheck, check_plan, lines

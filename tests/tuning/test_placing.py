@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sktune.backends.fingerprint import fingerprint
-from sktune.backends.inductor.options import EXACT
+from sktune.backends.inductor.info import EXACT
 from sktune.core.errors import StudyError
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec

@@ -13,7 +13,7 @@ import pytest
 
 from sktune.cli.views.progress import PlainView
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
-from sktune.core.events import EVENTS
+from sktune.core.events.catalogue import EVENTS
 from sktune.core.fused_scopes import FusedPart, FusedScope
 from sktune.core.layout import Kernel
 from sktune.core.outcome import Outcome, Reason, Stage
@@ -73,14 +73,15 @@ class TestTrials:
         assert len({record.plan for record in result.trials}) == 6 == runner.count("judge")
 
     def test_the_same_command_runs_nothing_and_more_trials_continue(self, tmp_path: Path) -> None:
-        """The result comes from the study."""
-        search(tmp_path, FakeRunner())
+        """The result comes from the study; more trials may be of another strategy."""
+        first = search(tmp_path, FakeRunner())
         again, events = FakeRunner(), Events()
         search(tmp_path, again, events.append)
         assert again.asked == []
         assert [event["event"] for event in events] == ["study_finished"]
-        search(tmp_path, FakeRunner(), events.append, trials=8)
+        more = search(tmp_path, FakeRunner(), events.append, trials=8, strategy="tpe")
         assert [event["trial"] for event in of_kind(events, "trial_finished")] == [6, 7]
+        assert [record.plan for record in more.trials[:6]] == [record.plan for record in first.trials]
 
     def test_a_search_ends_when_its_space_is_exhausted(self, tmp_path: Path) -> None:
         """However many trials are left; probes do not count as plans of the space."""

@@ -10,6 +10,7 @@ import pytest
 import sktune
 from sktune.cli import main
 from sktune.core.errors import BadInputError
+from sktune.core.search_options import parse_duration
 from sktune.measure.final_comparison import FinalComparison
 from sktune.reports.plan_output import evidence
 from sktune.reports.study import verdict_line
@@ -17,9 +18,10 @@ from sktune.samplers import find_strategy
 from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.tuning.request import Request
-from sktune.tuning.time_budget import CLOSING_S, TimeBudget, parse_duration
+from sktune.tuning.time_budget import CLOSING_S, TimeBudget
 from sktune.worker.jobs import DurationEstimates
 from tests.builders import SPACE, checked, outcome, row, sktune_command, study_of
+from tests.fake_runner import Clock
 
 
 @pytest.mark.parametrize(
@@ -36,17 +38,6 @@ def test_an_invalid_duration_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(BadInputError, match="90s, 3m, 1h or 1h30m") as caught:
         parse_duration(text)
     assert "\n" not in str(caught.value)
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now_s
 
 
 ESTIMATES = DurationEstimates(opening_s=10, trial_s=6, finalist_s=4, max_finalists=5, processes=2)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sktune.core.errors import MachineError, StorageError, described, machine_failure
-from sktune.core.exit_codes import ExitCode
+from sktune.core.errors import ExitCode, MachineError, StorageError, described, machine_failure
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.program.sktune_program.errors import CompileError

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sktune.backends.base import Step
+from sktune.core.codec import decoded, encoded
 from sktune.core.verification import RegionCheck, Verification, steps_needed
 from sktune.targets.base import Target
 from sktune.worker import step_check
@@ -129,7 +130,7 @@ def test_a_verdict_says_what_was_compared() -> None:
         verification.of_regions
         == "1 of its 2 regions are tested against its own kernels, on at least 9,000 elements each"
     )
-    assert Verification.from_dict(verification.to_dict()) == verification
+    assert decoded(Verification, encoded(verification)) == verification
     assert not Verification().is_identical
     assert str(Verification()) == "not verified"
     differing = Verification(2048, 128, 10**9, (RegionCheck("b", "2", difference="one bit"),))

@@ -6,11 +6,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sktune.backends.inductor.options import OPTIONS
-from sktune.backends.info import BackendInfo, Finding, State
+from sktune.backends.info import BackendInfo
 from sktune.backends.installed import device_name
+from sktune.backends.options import ListedOptions
 from sktune.backends.program_python import ProgramPython
+from sktune.core.events.commands import Finding, State
+from sktune.core.plan import Option
+from sktune.program.sktune_program.inductor.options import INDUCTOR
 from sktune.program.sktune_program.inductor.versions import problem_with
+
+EXACT: Mapping[str, Option] = {name: spec.exact for name, spec in INDUCTOR.items() if spec.exact is not None}
+OPTIONS = ListedOptions("inductor", INDUCTOR)
+
 
 RETAINED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(sys.maxsize)}
 """Makes glibc retain freed memory, except for blocks over 32 MiB (mallopt(3)).

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sktune.ascend.front_ends import what_is_tested
-from sktune.backends.info import Finding, State
 from sktune.backends.installed import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, device_name
 from sktune.backends.program_python import ProgramPython
+from sktune.core.events.commands import Finding, State
 from sktune.core.scope_options import has_superkernel
 
 INSTALL = "for --model alone: pip install '.[npu]' in sktune's folder; for a recipe, doctor --recipe"

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sktune.ascend.front_ends import front_end, releases_with
-from sktune.backends.info import BackendInfo, Finding, State
+from sktune.backends.info import BackendInfo
 from sktune.backends.installed import NOT_INSTALLED, package_version
 from sktune.backends.npu.info import INFO as NPU
 from sktune.backends.npu.info import fingerprint
 from sktune.backends.npugraph_ex.options import KERNELS, OPTIONS, SUPERKERNEL
 from sktune.backends.program_python import ProgramPython
+from sktune.core.events.commands import Finding, State
 from sktune.core.scope_flavour import ScopeFlavour
 
 _NAME = "npugraph-ex"

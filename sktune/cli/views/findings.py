@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.markup import escape
 from rich.table import Table
 
-from sktune.backends.info import Finding, State
+from sktune.core.events.commands import Finding, State
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:

@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sktune.cli.views.progress import number_of
 from sktune.core.layout import Unit
 from sktune.core.plan import Option
+from sktune.core.printable import counted
 from sktune.core.space import SearchSpace
 
 
@@ -30,7 +30,7 @@ def inspection_view(description: str, space: SearchSpace, is_simulated: bool) ->
         layers = [index for index, layer in enumerate(layout.layers) if layer.kind == kind]
         units = [unit for unit in layout.units if unit.layer in layers]
         ends = dict.fromkeys(layout.layers[index].name for index in (layers[0], layers[-1]))
-        title = f"layer kind {kind}: {number_of(len(layers), 'layer')} ({' to '.join(ends)})"
+        title = f"layer kind {kind}: {counted(len(layers), 'layer')} ({' to '.join(ends)})"
         parts.append(_layer_table(title, units, step))
     if outside := [unit for unit in layout.units if unit.layer is None]:
         table = Table("unit", f"share of the {step}", title="outside of layers", title_justify="left")
@@ -38,10 +38,10 @@ def inspection_view(description: str, space: SearchSpace, is_simulated: bool) ->
             table.add_row(Text(unit.name), f"{unit.time_share:6.1%}")
         parts.append(table)
     parts.append(_parameter_table(space))
-    parts.append(Text(f"{number_of(space.size, 'plan')}, {number_of(len(space.choices), 'parameter')}"))
+    parts.append(Text(f"{counted(space.size, 'plan')}, {counted(len(space.choices), 'parameter')}"))
     for point in space.starting_points:
         scopes = len(space.plan(point.values).scopes)
-        parts.append(Text(f"starting point: {point.name} ({number_of(scopes, 'scope')})"))
+        parts.append(Text(f"starting point: {point.name} ({counted(scopes, 'scope')})"))
     return Group(*parts)
 
 

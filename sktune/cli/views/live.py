@@ -14,9 +14,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from sktune.cli.views.progress import Gains, PlainView, duration, figure, left_of, lines_of, number_of
+from sktune.cli.views.progress import Gains, PlainView, duration, figure, left_of, lines_of
 from sktune.cli.views.strip import plan_strip, sparkline
-from sktune.core.events import Event, Listener
+from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import (
     FinalStage,
     FinalStarted,
@@ -30,6 +30,7 @@ from sktune.core.events.search import (
 from sktune.core.events.values import Span
 from sktune.core.events.workers import TrialLeased, TrialRequeued
 from sktune.core.outcome import Reason
+from sktune.core.printable import counted
 
 LAST_TRIALS = 8
 INDENT = 6
@@ -162,7 +163,7 @@ class LiveView:
     def _progress(self, width: int) -> Text:
         bar_width = min(BAR_WIDTH, width // 3)
         filled = int(bar_width * min(1.0, self._done / self._total)) if self._total else 0
-        done = f"{self._done}/{self._total} trials" if self._total else number_of(self._done, "trial")
+        done = f"{self._done}/{self._total} trials" if self._total else counted(self._done, "trial")
         spent = duration(time.monotonic() - self._gains.began_s)
         return Text.assemble(
             ("━" * filled, "cyan"), ("─" * (bar_width - filled), "dim"), f" {done}  {spent}{self._time_left()}"

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import singledispatch
 
-from sktune.core.events import Event
 from sktune.core.events.analysis import AnalysisStarted, GuideWalked
+from sktune.core.events.base import Event
 from sktune.core.events.search import (
     Converged,
     CoresChosen,
@@ -22,7 +22,7 @@ from sktune.core.events.search import (
 )
 from sktune.core.events.workers import TrialRequeued, WorkerJoined, WorkerLost, WorkerQuarantined
 from sktune.core.outcome import bracketed
-from sktune.core.printable import shortened
+from sktune.core.printable import counted, shortened
 
 SHAPE_WIDTH, MAX_SHAPE_WIDTH = 34, 41
 """Fit "self_attn of each layer, 61 scopes" and "self_attn + mlp of each layer, 122 scopes"."""
@@ -56,7 +56,7 @@ def _(event: CoresChosen) -> Sequence[str]:
 
 @lines_of.register
 def _(event: TargetReady) -> Sequence[str]:
-    lines = [f"{event.description}  ({number_of(event.space_size, 'plan')})"]
+    lines = [f"{event.description}  ({counted(event.space_size, 'plan')})"]
     if event.model_difference:
         lines.append(f"the baseline is not bit-identical to the uncompiled model: {event.model_difference}")
     return lines
@@ -81,17 +81,17 @@ def _(event: TrialFinished) -> Sequence[str]:
 
 @lines_of.register
 def _(event: WorkerJoined) -> Sequence[str]:
-    return [f"worker {event.worker} is ready: {number_of(event.workers, 'worker')}"]
+    return [f"worker {event.worker} is ready: {counted(event.workers, 'worker')}"]
 
 
 @lines_of.register
 def _(event: WorkerLost) -> Sequence[str]:
-    return [f"worker {event.worker} is lost: {event.why}; {number_of(event.workers, 'worker')} left"]
+    return [f"worker {event.worker} is lost: {event.why}; {counted(event.workers, 'worker')} left"]
 
 
 @lines_of.register
 def _(event: WorkerQuarantined) -> Sequence[str]:
-    return [f"worker {event.worker} is not used any more: {event.why}; {number_of(event.workers, 'worker')} left"]
+    return [f"worker {event.worker} is not used any more: {event.why}; {counted(event.workers, 'worker')} left"]
 
 
 @lines_of.register
@@ -101,13 +101,13 @@ def _(event: TrialRequeued) -> Sequence[str]:
 
 @lines_of.register
 def _(event: SpaceExhausted) -> Sequence[str]:
-    return [f"the whole space was tried: {number_of(event.plans, 'plan')}"]
+    return [f"the whole space was tried: {counted(event.plans, 'plan')}"]
 
 
 @lines_of.register
 def _(event: TimeBudgetSpent) -> Sequence[str]:
     cut = "" if event.unfinished is None else f"; trial {event.unfinished} was cut off and is postponed"
-    return [f"the time for trials is over after {number_of(event.trials, 'trial')}{cut}"]
+    return [f"the time for trials is over after {counted(event.trials, 'trial')}{cut}"]
 
 
 @lines_of.register
@@ -152,11 +152,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def number_of(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless it is 1."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 class Gains:
     """What a search has gained so far, among the trials that may win.
 
@@ -185,7 +180,7 @@ class Gains:
         if self._has_gain or event.state != "complete" or event.probe or low is None or low <= 1.0:
             return ""
         self._has_gain = True
-        steps = f" on {number_of(event.verified_steps, 'step')} so far" if event.verified_steps else ""
+        steps = f" on {counted(event.verified_steps, 'step')} so far" if event.verified_steps else ""
         bits = "" if event.simulated else f", bits identical{steps}"
         after = duration(time.monotonic() - self.began_s)
         return f"first gain after {after}: {figure(event)}{bits} ({event.shape})"

@@ -4,9 +4,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sktune.backends.info import State
 from sktune.cli.views.findings import findings_table
-from sktune.cli.views.progress import duration, number_of
+from sktune.cli.views.progress import duration
+from sktune.core.events.commands import State
+from sktune.core.printable import counted
 from sktune.recipes.rehearsal import Rehearsal
 
 
@@ -16,15 +17,15 @@ def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:
     parts: list[RenderableType] = []
     if bad := [finding for finding in rehearsal.findings if finding.state is not State.OK]:
         parts.append(findings_table(bad))
-    lines = [f"{recipe.name}: {start.decode.function} in {number_of(recipe.all_ranks, 'rank')}"]
+    lines = [f"{recipe.name}: {start.decode.function} in {counted(recipe.all_ranks, 'rank')}"]
     kinds = ", ".join(f"{count} of {kind}" for kind, count in rehearsal.kinds.items())
     lines.append(
-        f"{number_of(len(start.layout.units), 'unit')}, {number_of(len(start.layout.layers), 'layer')}"
-        f"{f' ({kinds})' if kinds else ''}, {number_of(rehearsal.space.size, 'plan')}"
+        f"{counted(len(start.layout.units), 'unit')}, {counted(len(start.layout.layers), 'layer')}"
+        f"{f' ({kinds})' if kinds else ''}, {counted(rehearsal.space.size, 'plan')}"
     )
     lines.append(
         f"measured, eager: {start.loading_s:.1f} s to the first decode step, {1e3 * start.step_s:.1f} ms for each of "
-        f"{number_of(start.steps, 'step')}, {start.seconds:.1f} s in all"
+        f"{counted(start.steps, 'step')}, {start.seconds:.1f} s in all"
     )
     lines.append(f"assumed: {duration(rehearsal.compile_s)} of compilation in each later run, as nothing was compiled")
     if start.stand_ins:
@@ -34,7 +35,7 @@ def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:
         runs, total_s = rehearsal.runs(trials), rehearsal.search_s(trials)
         assumed_s = runs * rehearsal.compile_s
         parts.append(Text(
-            f"about {duration(total_s)} for {number_of(trials, 'trial')}: {runs + 1} runs, "
+            f"about {duration(total_s)} for {counted(trials, 'trial')}: {runs + 1} runs, "
             f"{duration(total_s - assumed_s)} at the first start's pace and {duration(assumed_s)} assumed; a minute "
             f"more in each adds {duration(60.0 * runs)}"
         ))  # fmt: skip

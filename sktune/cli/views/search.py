@@ -1,6 +1,6 @@
 """Terminal output of what searches have found: results, comparisons and rechecks. It fits 80 columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -9,22 +9,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sktune.cli.views.progress import number_of
 from sktune.core.events.studies import StudyCompared, StudyRow
 from sktune.core.outcome import FinalRow, bracketed
-from sktune.measure.winner import BASELINE_REPEAT
+from sktune.core.printable import counted
 from sktune.reports.outputs import OUTPUTS
 from sktune.reports.plan_names import trial_name
 from sktune.reports.study import dies_line, final_names, interval_text, model_line, proxy_line, verdict_line
 from sktune.study.result import SearchResult
 from sktune.tuning.recheck import Recheck
 
-REFERENCES: Mapping[str, str] = {
-    "baseline": "baseline, no scope",
-    BASELINE_REPEAT: "baseline, compiled again",
-    "uncompiled": "model, uncompiled",
-    "torch.compile(mode='max-autotune')": "max-autotune, whole step",
-}
 COLUMNS = ("trial", "ms/step", "speedup", "95% interval", "bits")
 LEFT = ("95% interval", "bits")
 DROPPED = ("bits", "ms/step", "95% interval", "trial")
@@ -40,7 +33,7 @@ def result_table(result: SearchResult) -> RenderableType:
     pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
     lines = [
         *_failures(result),
-        f"{number_of(summary['trials'], 'trial')}: {summary['complete']} complete; pruned: {pruned}",
+        f"{counted(summary['trials'], 'trial')}: {summary['complete']} complete; pruned: {pruned}",
         verdict_line(result),
         *filter(None, [model_line(result), dies_line(result)]),
         *([proxy_line(result)] if result.proxy else []),
@@ -91,7 +84,7 @@ class _FinalTable:
 
 def _final_plans(result: SearchResult) -> list[tuple[str, bool]]:
     """Return the name of each row, and whether it is the winner."""
-    names = final_names(result, REFERENCES)
+    names = final_names(result)
     winner = str(result.winner.number) if result.winner else None
     return [
         (f"{names[row.name]} (winner)" if row.name == winner else names[row.name], row.name == winner)
@@ -118,7 +111,7 @@ def _figures(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str]:
 
 def _failures(result: SearchResult) -> list[str]:
     """Return a line for each row of the final comparison that was not measured."""
-    names = final_names(result, REFERENCES)
+    names = final_names(result)
     failed = [row for row in result.final if result.final_speedup(row) is None]
     trials = {row.name: f" (trial {row.name})" for row in failed if row.name.isdigit()}
     return [f"{names[row.name]}{trials.get(row.name, '')}: {row.verdict}" for row in failed]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sktune.cli.views.progress import number_of
+from sktune.core.printable import counted
 from sktune.study.workers import Workers, WorkerStatus, moment
 
 
@@ -12,13 +12,13 @@ def worker_lines(workers: Workers) -> Sequence[str]:
         return ()
     lines = [_line(workers, worker) for worker in workers.all]
     if workers.are_alive:
-        runs = f"{number_of(workers.running, 'trial')} run{'s' if workers.running == 1 else ''} now"
+        runs = f"{counted(workers.running, 'trial')} run{'s' if workers.running == 1 else ''} now"
         lines.append(f"{runs}, {workers.queued} to be run again")
     return lines
 
 
 def _line(workers: Workers, worker: WorkerStatus) -> str:
-    parts = [number_of(worker.trials, "trial")]
+    parts = [counted(worker.trials, "trial")]
     parts += [] if worker.baseline_ms is None else [f"baseline {worker.baseline_ms:.3f} ms"]
     parts += [f"runs trial {worker.lease.trial} since {moment(worker.lease.since):%H:%M:%S}"] if worker.lease else []
     parts += [f"{each.fate} {moment(each.at):%Y-%m-%d %H:%M} ({each.why})" for each in worker.mishaps]

@@ -35,7 +35,7 @@ class Figures(TypedDict):
     improvement_percent: float | None
 
 
-class OptionResult(Figures):
+class OptionResultShown(Figures):
     """The result of one option of the scope guide.
 
     Attributes:
@@ -60,7 +60,7 @@ class OptionResult(Figures):
     final: Figures | None
 
 
-class Recommendation(Figures):
+class RecommendationShown(Figures):
     """The plan that an analysis recommends.
 
     Attributes:
@@ -87,7 +87,8 @@ class Recommendation(Figures):
     compared: bool
 
 
-class Risk(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Risk:
     """A reason to trust a recommendation less.
 
     Attributes:
@@ -99,7 +100,8 @@ class Risk(TypedDict):
     text: str
 
 
-class ModuleShares(TypedDict):
+@dataclass(frozen=True, slots=True)
+class ModuleShares:
     """Shares of the decode step by the role of its modules, from 0 to 1.
 
     Attributes:
@@ -112,6 +114,13 @@ class ModuleShares(TypedDict):
     ffn: float
     other: float
     source: Annotated[str, ("enum", ("profile", "traced", "simulated"))]
+
+    @property
+    def largest(self) -> str:
+        """Name of the module that takes most of the step; empty where no unit's time is known."""
+        shares = {"attention": self.attention, "moe": self.moe, "ffn": self.ffn}
+        name = max(shares, key=shares.__getitem__)
+        return name if shares[name] else ""
 
 
 class DecisionStep(TypedDict):
@@ -201,8 +210,8 @@ class AnalysisFinished(Event):
     decision: Sequence[DecisionStep]
     guide_choice: GuideOption
     profile: ProfileFigures | None
-    options: Sequence[OptionResult]
-    recommendation: Recommendation
+    options: Sequence[OptionResultShown]
+    recommendation: RecommendationShown
     risks: Sequence[Risk]
     next: Sequence[str]
     files: Sequence[str]

@@ -1,9 +1,11 @@
 """The base of all events, and their conversion to JSON."""
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, ClassVar
+
+from sktune.core.codec import encoded
 
 
 class Absent(Enum):
@@ -40,6 +42,8 @@ Listener = Callable[[Event], None]
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return encoded(value)
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

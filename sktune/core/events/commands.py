@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, ClassVar, TypedDict
 
+from sktune.core.errors import ExitCode
 from sktune.core.events.base import ABSENT, Absent, Event
 from sktune.core.events.values import (
     Bottleneck,
@@ -13,44 +15,14 @@ from sktune.core.events.values import (
     Options,
     Positive,
     ProfileComparison,
-    Share,
     VerificationSummary,
 )
-from sktune.core.exit_codes import ExitCode
+from sktune.core.layout import Layer, UnitShown
 from sktune.core.plan import Option
 
 
-class UnitShown(TypedDict):
-    """A unit of the decode step.
-
-    Attributes:
-        name: in the model.
-        key: the same for this unit in all layers of its kind.
-        layer: index of its layer; null outside of layers.
-        time_share: of the step, from 0 to 1.
-        place: the stream or core limit that the model's own code gives it.
-    """
-
-    name: str
-    key: str
-    layer: Count | None
-    time_share: Share
-    place: str
-
-
-class LayerShown(TypedDict):
-    """A layer.
-
-    Attributes:
-        name: in the model.
-        kind: the same for layers of the same structure.
-    """
-
-    name: str
-    kind: str
-
-
-class NotModelledShown(TypedDict):
+@dataclass(frozen=True, slots=True)
+class NotModelled:
     """A part of the compiler that sktune does not model.
 
     Attributes:
@@ -62,7 +34,16 @@ class NotModelledShown(TypedDict):
     consequence: str
 
 
-class FindingShown(TypedDict):
+class State(StrEnum):
+    """Whether a requirement is met."""
+
+    OK = "ok"
+    MISSING = "missing"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
     """A requirement of a backend, and its state on this machine.
 
     Attributes:
@@ -75,12 +56,13 @@ class FindingShown(TypedDict):
 
     backend: str
     what: str
-    state: str
+    state: State
     found: str
-    fix: str
+    fix: str = ""
 
 
-class FittedShown(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Fitted:
     """A constant of the simulated device, before and after it was fitted.
 
     Attributes:
@@ -95,9 +77,9 @@ class FittedShown(TypedDict):
     name: str
     unit: str
     before: float
-    after: float | None
-    standard_error: float | None
-    note: str
+    after: float | None = None
+    standard_error: float | None = None
+    note: str = ""
 
 
 class TrialForetold(TypedDict):
@@ -161,7 +143,7 @@ class Rehearsed(Event):
     event: ClassVar[str] = "rehearsal"
     recipe: str
     can_start: bool
-    findings: Sequence[FindingShown]
+    findings: Sequence[Finding]
     stand_ins: Sequence[str]
     decode: str
     ranks: Count
@@ -196,7 +178,7 @@ class Inspected(Event):
     event: ClassVar[str] = "inspected"
     description: str
     units: Sequence[UnitShown]
-    layers: Sequence[LayerShown]
+    layers: Sequence[Layer]
     kinds: Mapping[str, Sequence[str]]
     plans: Count
     parameters: Mapping[str, Sequence[Option]]
@@ -306,8 +288,8 @@ class DoctorFinished(Event):
 
     event: ClassVar[str] = "doctor_finished"
     backends: Sequence[str]
-    findings: Sequence[FindingShown]
-    not_modelled: Sequence[NotModelledShown]
+    findings: Sequence[Finding]
+    not_modelled: Sequence[NotModelled]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +303,7 @@ class CalibrateFinished(Event):
 
     event: ClassVar[str] = "calibrate_finished"
     constants: str
-    fitted: Sequence[FittedShown]
+    fitted: Sequence[Fitted]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypedDict
 
+from pydantic import Field
+
+from sktune.core.errors import ExitCode
 from sktune.core.events.base import Event
 from sktune.core.events.values import Count
-from sktune.core.exit_codes import ExitCode
 
 
-class OperatorShown(TypedDict):
+@dataclass(frozen=True, slots=True, order=True)
+class NamedOperator:
     """An operator or kernel.
 
     Attributes:
@@ -20,7 +23,8 @@ class OperatorShown(TypedDict):
     type: str
 
 
-class SuperKernelShown(TypedDict):
+@dataclass(frozen=True, slots=True)
+class FormedSuperKernel:
     """A SuperKernel formed by GE.
 
     Attributes:
@@ -28,16 +32,19 @@ class SuperKernelShown(TypedDict):
         first, last: names of its first and last operator.
         operators: the operators in it, if GE's dump lists them.
         is_split: whether its scope was cut; it may be the only SuperKernel.
+        is_on_one_stream: whether all its operators are known to be on one stream.
     """
 
     name: str
     first: str
     last: str
-    operators: Sequence[OperatorShown]
-    is_split: bool
+    operators: tuple[NamedOperator, ...] = ()
+    is_split: bool = False
+    is_on_one_stream: Annotated[bool, Field(exclude=True)] = False
 
 
-class SplitShown(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Split:
     """Where a scope was cut in two.
 
     Attributes:
@@ -47,10 +54,11 @@ class SplitShown(TypedDict):
 
     operator: str
     operator_type: str
-    rule: str
+    rule: str = ""
 
 
-class ScopeFusionShown(TypedDict):
+@dataclass(frozen=True, slots=True)
+class ScopeFusion:
     """How one scope was fused.
 
     Attributes:
@@ -64,12 +72,12 @@ class ScopeFusionShown(TypedDict):
     """
 
     label: str
-    marked: Sequence[OperatorShown]
-    options: str
-    superkernels: Sequence[SuperKernelShown]
-    splits: Sequence[SplitShown]
-    left_out: Sequence[OperatorShown]
-    reasons: Sequence[str]
+    marked: tuple[NamedOperator, ...] = ()
+    options: str = ""
+    superkernels: tuple[FormedSuperKernel, ...] = ()
+    splits: tuple[Split, ...] = ()
+    left_out: tuple[NamedOperator, ...] = ()
+    reasons: tuple[str, ...] = ()
 
 
 class CutShown(TypedDict):
@@ -138,7 +146,7 @@ class FusionFinished(Event):
 
     event: ClassVar[str] = "fusion_finished"
     digest: str
-    scopes: Sequence[ScopeFusionShown]
+    scopes: Sequence[ScopeFusion]
     evidence: Sequence[Annotated[str, ("enum", ("marks", "graph", "profile", "plog"))]]
     alone: str
     findings: Sequence[str]

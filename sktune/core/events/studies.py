@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, NotRequired, TypedDict
 from sktune.core.events.base import Event
 from sktune.core.events.search import StudyResult
 from sktune.core.events.values import Count, Interval, Options, Positive, Share
+from sktune.core.plan import Plan
 
 
 class Incumbent(TypedDict):
@@ -29,7 +30,7 @@ class Incumbent(TypedDict):
     ci95: Interval | None
 
 
-class FinalRow(TypedDict):
+class FinalRowShown(TypedDict):
     """A row of the final comparison.
 
     Attributes:
@@ -46,7 +47,8 @@ class FinalRow(TypedDict):
     bit_identical: bool | None
 
 
-class Effect(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Effect:
     """What a study has learned about one unit, border or option.
 
     Attributes:
@@ -58,38 +60,12 @@ class Effect(TypedDict):
 
     name: str
     saving_ms: float
-    ci95: Interval
+    ci95: tuple[float, float]
     trials: Count
 
 
-class ScopeShown(TypedDict):
-    """A scope of a plan.
-
-    Attributes:
-        first, last: its first and last unit.
-        options: of the scope.
-        label: its name.
-    """
-
-    first: str
-    last: str
-    options: Options
-    label: NotRequired[str]
-
-
-class PlanShown(TypedDict):
-    """A plan.
-
-    Attributes:
-        scopes: in execution order.
-        options: that the whole step is compiled with.
-    """
-
-    scopes: Sequence[ScopeShown]
-    options: NotRequired[Options]
-
-
-class BlamedSegment(TypedDict):
+@dataclass(frozen=True, slots=True)
+class BlamedSegment:
     """A segment of units that made trials fail.
 
     Attributes:
@@ -101,11 +77,12 @@ class BlamedSegment(TypedDict):
 
     segment: str
     options: Options
-    trials: Sequence[Count]
+    trials: tuple[Count, ...]
     reason: str
 
 
-class Experiment(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Experiment:
     """The most promising plan to try next.
 
     Attributes:
@@ -114,12 +91,13 @@ class Experiment(TypedDict):
         ci95: 95% interval of ``expected_saving_ms``.
     """
 
-    plan: PlanShown
+    plan: Plan
     expected_saving_ms: float
-    ci95: Interval
+    ci95: tuple[float, float]
 
 
-class DeviceConstant(TypedDict):
+@dataclass(frozen=True, slots=True)
+class DeviceConstant:
     """What the device was found to be: a sum of constants of the law of SuperKernels.
 
     Attributes:
@@ -133,8 +111,14 @@ class DeviceConstant(TypedDict):
     sd_us: float
     prior_sd_us: float
 
+    @property
+    def is_determined(self) -> bool:
+        """Whether the study's trials say more than was expected before."""
+        return self.sd_us < self.prior_sd_us
 
-class WhyShown(TypedDict):
+
+@dataclass(frozen=True, slots=True)
+class WhyShown:
     """What a study has learned.
 
     Attributes:
@@ -148,14 +132,14 @@ class WhyShown(TypedDict):
     """
 
     baseline_ms: float
-    units: Sequence[Effect]
-    borders: Sequence[Effect]
-    options: Sequence[Effect]
-    blamed: Sequence[BlamedSegment]
+    units: tuple[Effect, ...]
+    borders: tuple[Effect, ...]
+    options: tuple[Effect, ...]
+    blamed: tuple[BlamedSegment, ...]
     next_experiment: Experiment | None
-    expected_gain_left: float
+    expected_gain_left: Annotated[float | None, ("type", "number")]
     model_misfit: float
-    device: Sequence[DeviceConstant]
+    device: tuple[DeviceConstant, ...]
 
 
 class Mishap(TypedDict):
@@ -213,7 +197,7 @@ class StudyShown(StudyResult):
     event: ClassVar[str] = "study_shown"
     incumbent: Incumbent | None
     blamed: Mapping[str, Count]
-    final: Sequence[FinalRow]
+    final: Sequence[FinalRowShown]
     workers: Sequence[WorkerShown] | None = None
     why: WhyShown | None = None
     page: str | None = None

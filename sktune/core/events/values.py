@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 from sktune.core.plan import Option
@@ -49,7 +50,8 @@ class VerificationSummary(TypedDict):
     text: str
 
 
-class HostFacts(TypedDict):
+@dataclass(frozen=True, slots=True)
+class HostFacts:
     """A host of a cluster.
 
     Attributes:
@@ -111,7 +113,8 @@ class KernelShare(TypedDict):
     share: float
 
 
-class ReplacedOperator(TypedDict):
+@dataclass(frozen=True, slots=True)
+class ReplacedOperator:
     """An operator of the baseline that is inside a SuperKernel of the candidate.
 
     Attributes:

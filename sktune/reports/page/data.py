@@ -6,8 +6,9 @@ from typing import Any
 from sktune.core.outcome import Reason
 from sktune.core.plan import Options, Plan, options_text
 from sktune.core.printable import printable, shortened
-from sktune.reports.page.pictures.compared import KEYS
-from sktune.reports.page.shown import Shown
+from sktune.reports.figures.compared import KEYS
+from sktune.reports.plan_picture import pattern_at
+from sktune.reports.shown import Shown
 
 FORMAT = 1
 MAX_DETAIL = 240
@@ -121,7 +122,7 @@ def _repeated(pieces: list[str]) -> str:
     groups: list[str] = []
     at = 0
     while at < len(pieces):
-        period, times = _pattern(pieces, at)
+        period, times = pattern_at(pieces, at, longest=MAX_PERIOD, least=2)
         group = " ".join(pieces[at : at + period])
         if times > 1:
             groups.append(f"{group}*{times}")
@@ -131,15 +132,3 @@ def _repeated(pieces: list[str]) -> str:
             groups.append(group)
         at += period * times
     return ";".join(groups)
-
-
-def _pattern(pieces: list[str], at: int) -> tuple[int, int]:
-    """Return length and repetitions of the pattern at ``at`` that covers most; without one, (1, 1)."""
-    best = (1, 1)
-    for period in range(1, min(MAX_PERIOD, len(pieces) - at) + 1):
-        times = 1
-        while pieces[at + period * times : at + period * (times + 1)] == pieces[at : at + period]:
-            times += 1
-        if times > 1 and period * times > best[0] * best[1]:
-            best = period, times
-    return best
