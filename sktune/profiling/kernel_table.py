@@ -221,11 +221,11 @@ def type_of_npu_name(name: str) -> str:
     return short or name
 
 
-def exact_ns(microseconds: str | float) -> int:
+def exact_ns(microseconds: object) -> int:
     """Return a time in nanoseconds, rounded; text has the digits that a float would lose.
 
     Raises:
-        ValueError, TypeError, OverflowError: it is no number, not a time of the last or next century, or in scientific
+        ValueError, ArithmeticError: it is no number, not a time of the last or next century, or in scientific
             notation with too few digits for whole microseconds, as spreadsheets save it.
     """
     if isinstance(microseconds, str):
@@ -233,8 +233,10 @@ def exact_ns(microseconds: str | float) -> int:
         exponent = number.as_tuple().exponent
         if not isinstance(exponent, int) or exponent > 0:
             raise ValueError
-    else:
+    elif isinstance(microseconds, int | float):
         number = Decimal(microseconds)
+    else:
+        raise ValueError
     exact = round(number * 1000)
     if abs(exact) > MAX_NS:
         raise OverflowError

@@ -33,6 +33,7 @@ CACHE_GRANULE = 64
 DEFAULT_BATCH = 1
 DEFAULT_CONTEXT = 32
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 META = "meta"
 """The device without memory: a model of any size is built in seconds, and a step yields only shapes."""
 LONGEST_REPLAY = 16
@@ -172,7 +173,7 @@ def _built(
     method: str = "",
 ) -> Target:
     require(spec.device)
-    dtype = getattr(torch, spec.dtype)
+    dtype = TYPES[spec.dtype]
     if spec.device == META and not COUNTS:
         raise TargetError(
             "shapes alone (device meta) need transformers 5.4 or later, this environment has "

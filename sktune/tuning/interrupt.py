@@ -55,7 +55,7 @@ def stoppable() -> Iterator[Stop]:
 
     def not_raised(unraisable: "sys.UnraisableHookArgs") -> None:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
-            number = getattr(signal, stop.by.rpartition(" ")[2] or "SIGINT")
+            number = signal.Signals[stop.by.rpartition(" ")[2] or "SIGINT"]
             again.append(threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)))
             again[-1].start()
         else:

@@ -12,11 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sktune.backends.base import Compiled, Step
 from sktune.measure.bits import bits_digest
+from sktune.program.sktune_program.torch_private import TorchDispatchMode, tree_leaves
 from sktune.targets.base import Snapshot
 from sktune.worker.replays import Replay, copied
 
@@ -46,7 +45,7 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def _digests(self, values: Any) -> tuple[str, ...]:
-        tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
         return tuple(self._digest(tensor) for tensor in tensors if not tensor.is_meta and tensor.numel())
 
     def _digest(self, tensor: torch.Tensor) -> str:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from sktune.backends.base import Step
 from sktune.measure.bits import Mismatch, difference
+from sktune.program.sktune_program.torch_private import tree_leaves
 from sktune.targets.base import Inputs, Snapshot, Target, decode_inputs
 
 STEPS = 8
@@ -109,7 +109,7 @@ def copied(inputs: Inputs) -> Inputs:
 
 def named_outputs(output: Any) -> dict[str, torch.Tensor]:
     """Return the tensors of a step's output by name; a single tensor is called ``logits``."""
-    leaves = [leaf for leaf in pytree.tree_leaves(output) if leaf is not None]
+    leaves = [leaf for leaf in tree_leaves(output) if leaf is not None]
     tensors = [leaf if isinstance(leaf, torch.Tensor) else torch.as_tensor(leaf) for leaf in leaves]
     if len(tensors) == 1:
         return {"logits": tensors[0]}

@@ -62,7 +62,7 @@ class _Rows:
     launch: "array[int]" = field(default_factory=lambda: array("q"))
 
     def add(self, event: Event, device: str, stream: str, core: str, launch: Any = -1) -> None:
-        """Append ``event``; a missing or malformed time raises KeyError, ValueError, TypeError or ArithmeticError."""
+        """Append ``event``; a missing or malformed time raises KeyError, ValueError or ArithmeticError."""
         start_ns, duration_ns = exact_ns(event["ts"]), exact_ns(event["dur"])
         if duration_ns < 0:
             raise ValueError
@@ -168,7 +168,7 @@ def read_trace(slices: Iterable[IO[str]], shown: str, left_out: LeftOut) -> Kern
             count += 1
             try:
                 trace.add(event)
-            except (KeyError, ValueError, TypeError, ArithmeticError):  # a field is missing, or not a number
+            except (KeyError, ValueError, ArithmeticError):  # a field is missing, or not a number
                 malformed += 1
         if not events.is_trace:
             raise ProfileError(f"{shown} is not a chrome trace: it has no list 'traceEvents'; give the profiler's file")

@@ -303,8 +303,9 @@ class Rank:
         """Say once in a process, in production, that the plan is in force."""
         scopes = len(self._task.scopes)
         line = f"sktune: {self._plan} is in force: {scopes} scope{'' if scopes == 1 else 's'} on the decode step\n"
-        with suppress(AttributeError, OSError, ValueError):  # a process may have closed its stderr, or have none
-            sys.stderr.write(line if self._plan else "")
+        if self._plan and sys.stderr:  # a process may have none, or have closed it
+            with suppress(OSError, ValueError):
+                sys.stderr.write(line)
         self._plan = ""
 
     def _is_decode(self, name: str, tree: nn.Module) -> bool:
