@@ -158,9 +158,8 @@ for words in (["show", "s"], ["report", "s"]):
         assert not end.code, end.code
 sys.path.insert(0, "examples")
 from own_model import target
-plan = {str(tmp_path / "plan.yaml")!r}
-open(plan, "w").write("version: 1\\nscopes: []\\n")
-sktune.apply(target().module, sktune.Plan())
+plan = next(record.plan for record in sktune.load("s", {str(tmp_path)!r}).trials if record.plan.scopes)
+sktune.apply(target().module, plan).detach()
 """
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(compile_cache)}
     done = subprocess.run(

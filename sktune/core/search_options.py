@@ -112,11 +112,6 @@ class Opt:
             )
 
 
-def _options_of(request: "SearchOptions") -> Mapping[str, Opt]:
-    kind: Any = type(request)
-    return options_of(kind)
-
-
 @cache
 def options_of(kind: Any) -> Mapping[str, Opt]:
     """Return the options among the fields of a dataclass, by name and in order."""
@@ -265,7 +260,8 @@ class SearchOptions:
     )
 
     def __post_init__(self) -> None:
-        for option in _options_of(self).values():
+        kind: Any = type(self)
+        for option in options_of(kind).values():
             value = getattr(self, option.field)
             if option.value_type is Path and isinstance(value, str):
                 object.__setattr__(self, option.field, Path(value))

@@ -138,13 +138,14 @@ def perform(runner: Runner, worker: Worker, call: RunnerCall, on_event: OnEvent)
     """Perform a call on a runner, and report it as an engine does."""
     runner.deadline_s = call.deadline_s
     on_event(Began(worker, call.number))
-    job, was_open = call.job, True
+    job, was_open = call.job, not isinstance(call.job, Judge)
     try:
-        if isinstance(job, OpenTarget | Judge):
-            was_open = isinstance(job, OpenTarget)
+        if isinstance(job, OpenTarget):
             value: Any = runner.open()
-            was_open = True
-        if not isinstance(job, OpenTarget):
+        else:
+            if not was_open:
+                runner.open()
+                was_open = True
             value = runner.run(job, lambda stage: on_event(StageBegan(worker, call.number, str(stage))))
     except (SktuneError, OutOfTimeError, OSError) as failure:
         on_event(Raised(worker, call.number, failure, was_open))

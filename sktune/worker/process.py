@@ -17,7 +17,6 @@ from typing import Any
 
 from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
-from sktune.core import errors
 from sktune.core.errors import OutOfTimeError, SktuneError
 from sktune.core.files import real_path, without_spaces
 from sktune.targets import TargetSpec
@@ -235,6 +234,10 @@ class WorkerProcess:
 
 def _rebuilt(name: str, message: str) -> SktuneError:
     """Return the error that the worker raised."""
-    kind = getattr(errors, name, SktuneError)
-    error: SktuneError = kind(message) if issubclass(kind, SktuneError) else SktuneError(message)
-    return error
+    return next((kind for kind in _kinds(SktuneError) if kind.__name__ == name), SktuneError)(message)
+
+
+def _kinds(kind: type[SktuneError]) -> Iterator[type[SktuneError]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from _kinds(narrower)
