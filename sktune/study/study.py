@@ -11,6 +11,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -385,7 +386,7 @@ class TuningStudy:
             self._samplers[strategy, seed] = strategy.factory(space, seed)
         return self._samplers[strategy, seed]
 
-    def _orphans(self, living: Collection[str]) -> list[Trial]:
+    def _orphans(self, living: AbstractSet[str]) -> list[Trial]:
         """Return the trials whose process has died, the first one last."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         dead = [trial for trial in running if self._is_orphan(trial.user_attrs.get(PREFIX + "proposal", {}), living)]
@@ -394,7 +395,9 @@ class TuningStudy:
             for trial in reversed(dead)
         ]
 
-    def _is_orphan(self, proposal: Mapping[str, Any], living: Collection[str]) -> bool:
+    def _is_orphan(self, proposal: Mapping[str, Any], living: AbstractSet[str]) -> bool:
+        if living - {self._token} and not proposal:
+            return False  # a search that has joined may be asking for it at this moment
         if living and proposal.get("claim"):
             return proposal["claim"] not in living
         return self._is_ours_alone or not may_live(proposal)

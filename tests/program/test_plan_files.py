@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sktune.core.errors import PlanError
@@ -71,6 +71,7 @@ def test_any_document_is_read_as_pyyaml_reads_it_or_refused(text: str) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(TEXTS, VALUES, max_size=4), TEXTS.filter(bool), TEXTS)
+@example({}, "-.0", "")
 def test_what_sktune_writes_can_be_read_without_pyyaml(evidence: dict[str, Any], unit: str, label: str) -> None:
     """Whatever the evidence, the names of modules and the labels are."""
     scopes = (Scope(unit, unit, (("early-start", 0),), label[:255]),)

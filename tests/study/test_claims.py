@@ -145,6 +145,16 @@ def test_the_trial_of_a_search_that_joined_is_not_run_again(url: str) -> None:
         assert ask(opened(url, is_ours_alone=True)).number in (0, 1)
 
 
+def test_a_trial_that_a_search_is_asking_for_is_not_run_twice(url: str) -> None:
+    """Optuna stores a trial before sktune stores whose it is."""
+    first, second = opened(url), opened(url)
+    with first.claimed(LLAMA), second.claimed(LLAMA, join=True):
+        asked = second.optuna_study.ask()
+        assert ask(first).number != asked.number
+    with (later := opened(url)).claimed(LLAMA):
+        assert {ask(later).number for _ in range(2)} == {0, 1}
+
+
 def test_a_search_that_was_taken_over_ends(url: str, engine: Engine) -> None:
     """Before it asks for another trial or stores a result."""
     study = opened(url)
