@@ -42,7 +42,7 @@ import sys
 from pathlib import Path
 import sktune
 from sktune.backends import info
-from sktune.engines import dies
+from sktune.tuning import dies
 
 model, trials, workers, processes, runs = sys.argv[1:]
 info.FINAL_PROCESSES = int(processes)

@@ -58,7 +58,7 @@ def search(
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
-    from sktune.tuning import fewer_layers
+    from sktune.tuning import loop
     from sktune.tuning.request import Request
 
     if "rehearse" in options:
@@ -66,7 +66,7 @@ def search(
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
-    result = fewer_layers.search(Request(model, **options), lambda event: listener(event.to_dict()))
+    result = loop.search(Request(model, **options), lambda event: listener(event.to_dict()))
     from sktune.reports.result import Result  # a search goes without reports until it ends
 
     return Result.of(result)

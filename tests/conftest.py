@@ -57,7 +57,7 @@ def quick_searches(compile_cache: Path) -> Iterator[None]:
     path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(path))  # for workers, wherever they run
-        patch.setattr("sktune.worker.process.SERVER", "tests.quick_server")
+        patch.setattr("sktune.worker.runner.SERVER", "tests.quick_server")
         steps = property(lambda finals: min(finals._request.verify_steps, 320))
         patch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
         patch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))

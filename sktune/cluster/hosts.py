@@ -17,10 +17,10 @@ from sktune.backends.npu.availability import cann_version
 from sktune.core.errors import BackendError, BadInputError, first_line
 from sktune.core.events.values import HostFacts
 from sktune.core.space import SpaceSpec
-from sktune.engines.dies import VISIBLE, visible_devices
 from sktune.measure.machine import clock_mhz
 from sktune.measure.placement import core_groups
 from sktune.targets import TargetSpec
+from sktune.tuning.dies import VISIBLE, visible_devices
 
 try:
     import ray

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from sktune.cluster.division import DividedShare, Division
 from sktune.core.errors import InterruptedSearchError, SktuneError
 from sktune.core.events.base import Event, Listener
-from sktune.engines.runner_thread import END_S
 from sktune.learning.threads import one_blas_thread
 from sktune.study.result import SearchResult
-from sktune.tuning import fewer_layers
+from sktune.tuning import loop
 from sktune.tuning.interrupt import stoppable
+from sktune.tuning.local_engine import END_S
 from sktune.tuning.request import Request
 from sktune.tuning.site import Site, site_of
 
@@ -70,7 +70,7 @@ def _named(request: Request, listener: StudyListener) -> Listener:
 
 def _answer(request: Request, listener: Listener, site: Site | None) -> ModelAnswer:
     try:
-        return ModelAnswer(request, fewer_layers.search(request, listener, site=site))
+        return ModelAnswer(request, loop.search(request, listener, site=site))
     except InterruptedSearchError:
         raise
     except SktuneError as failure:

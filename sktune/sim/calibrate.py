@@ -25,8 +25,7 @@ from sktune.study.result import SearchResult
 from sktune.study.stored_space import space_of
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
-from sktune.tuning.prepare import space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, space_spec
 
 TASK = ("dispatch_gap_us", "head_us", "head_per_aiv_us", "head_per_aic_us")
 """The constants that the law's ``task_us`` stands for."""

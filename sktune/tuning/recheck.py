@@ -25,8 +25,8 @@ from sktune.measure.placement import Placement
 from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, TargetSpec
-from sktune.tuning.placing import placed
 from sktune.tuning.request import RANDOM
+from sktune.tuning.site import placed
 from sktune.worker import make_runner
 from sktune.worker.jobs import Compare, Report, Runner, RunnerSetup, Verify, silent
 

@@ -16,7 +16,7 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
 from sktune.core.space import SpaceSpec
 from sktune.targets import describe
-from sktune.tuning.prepare import bind_space
+from sktune.tuning.request import bind_space
 from tests.builders import decoder_layout
 
 NPUGRAPH_EX, SIMULATED = backend_info("npugraph-ex"), backend_info("sim-npugraph-ex")

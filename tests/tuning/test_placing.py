@@ -16,8 +16,7 @@ from sktune.measure.placement import Machine, Placement
 from sktune.study.study import TuningStudy
 from sktune.targets import PresetSpec, describe
 from sktune.worker.jobs import Judge, RunnerSetup, RunnerTraits
-from sktune.worker.process import environment_of
-from sktune.worker.runner import WorkerRunner
+from sktune.worker.runner import WorkerRunner, environment_of
 from tests.fake_runner import FakeRunner, search
 from tests.tuning.test_search_loop import Events, of_kind
 
