@@ -22,7 +22,8 @@ from sktune.cluster.host_group import KEEPERS_STAY, HostGroup, Slot, WorkerPlace
 from sktune.cluster.hosts import THREADS, HeadLostError, head_address, hosts, is_listening, on_host
 from sktune.core.errors import BadInputError, first_line
 from sktune.tuning.dies import WHOLE_HOST, kind_of
-from sktune.tuning.local_engine import END_S, Share
+from sktune.tuning.local_engine import END_S
+from sktune.tuning.scheduler import Share
 from sktune.worker.jobs import (
     GIVEN_BACK,
     DurationEstimates,

@@ -10,8 +10,7 @@ from sktune.core.events.search import CoresChosen
 from sktune.core.space import SpaceSpec
 from sktune.measure.placement import Placement
 from sktune.targets import TargetSpec
-from sktune.tuning.local_engine import Share
-from sktune.tuning.scheduler import Engine
+from sktune.tuning.scheduler import Engine, Share
 from sktune.tuning.site import is_placed, shared
 from sktune.worker.jobs import RunnerFactory, RunnerSetup
 

@@ -17,8 +17,9 @@ from sktune.study.result import SearchResult
 from sktune.tuning import loop
 from sktune.tuning.interrupt import stoppable
 from sktune.tuning.local_engine import END_S
+from sktune.tuning.loop import site_of
 from sktune.tuning.request import Request
-from sktune.tuning.site import Site, site_of
+from sktune.tuning.site import Site
 
 POLL_S = 0.5
 

@@ -10,10 +10,11 @@ import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol, Self
+from typing import Self
 
 from sktune.core.errors import PeerLostError, described
 from sktune.tuning.dies import Die
+from sktune.tuning.scheduler import Share
 from sktune.worker.jobs import (
     GIVEN_BACK,
     DurationEstimates,
@@ -29,30 +30,6 @@ from sktune.worker.jobs import (
     Worker,
     perform,
 )
-
-
-class Share(Protocol):
-    """What one search has of the places that its engine sees; only its engine's thread asks.
-
-    A place is a die, by a name that all engines of a command use for it.
-    """
-
-    @property
-    def surplus(self) -> int:
-        """How many of its places the search does not use any more, and others would take."""
-        ...
-
-    def of(self, places: Sequence[str], /) -> Sequence[str]:
-        """Return which of the places that there are may be used now.
-
-        Raises:
-            InterruptedSearchError: the search shall stop immediately.
-        """
-        ...
-
-    def give_back(self, place: str, /) -> None:
-        """Let other searches use a place, on which nothing runs any more."""
-        ...
 
 
 class FirstPlaces:

@@ -61,8 +61,8 @@ from sktune.targets import TargetSpec
 from sktune.tuning.finals import Finals
 from sktune.tuning.interrupt import Stop, stoppable
 from sktune.tuning.request import Request, bind_space, check_space_options, space_spec
-from sktune.tuning.scheduler import Coordinator, Engine, Fleet, lease_s
-from sktune.tuning.site import Site, site_of
+from sktune.tuning.scheduler import Coordinator, Engine, Fleet, Share, lease_s
+from sktune.tuning.site import LocalSite, Site
 from sktune.tuning.time_budget import TimeBudget
 from sktune.tuning.trials import Trials
 from sktune.worker import make_runner
@@ -174,6 +174,16 @@ def _renamed(listener: Listener) -> Listener:
         listener(event)
 
     return listen
+
+
+def site_of(request: Request, share: Share | None = None) -> Site:
+    """Return where a request's trials run; ``share`` says which of its workers other searches leave to it."""
+    if request.engine == "ray":
+        from sktune.cluster.ray_site import RayCluster  # the extra sktune[ray]
+        from sktune.tuning.local_engine import FirstPlaces
+
+        return RayCluster(request.address, share or FirstPlaces(request.workers))
+    return LocalSite(request.workers or 1, share)
 
 
 @one_blas_thread()

@@ -95,6 +95,30 @@ class Engine(Protocol):
         ...
 
 
+class Share(Protocol):
+    """What one search has of the places that its engine sees; only its engine's thread asks.
+
+    A place is a die, by a name that all engines of a command use for it.
+    """
+
+    @property
+    def surplus(self) -> int:
+        """How many of its places the search does not use any more, and others would take."""
+        ...
+
+    def of(self, places: Sequence[str], /) -> Sequence[str]:
+        """Return which of the places that there are may be used now.
+
+        Raises:
+            InterruptedSearchError: the search shall stop immediately.
+        """
+        ...
+
+    def give_back(self, place: str, /) -> None:
+        """Let other searches use a place, on which nothing runs any more."""
+        ...
+
+
 class InlineEngine:
     """Performs calls while its events are awaited, so that Ctrl-C interrupts them; an ``Engine``.
 

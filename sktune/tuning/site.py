@@ -5,7 +5,7 @@ Cores and threads are chosen once for a study, and kept to when it is continued.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from sktune.backends import backend_info
 from sktune.backends.fingerprint import fingerprint
@@ -16,12 +16,8 @@ from sktune.core.space import SpaceSpec
 from sktune.measure.placement import Machine, Placement, core_groups
 from sktune.targets import TargetSpec
 from sktune.tuning.dies import die_alone, dies_here, kind_of
-from sktune.tuning.request import Request
-from sktune.tuning.scheduler import Engine, InlineEngine
+from sktune.tuning.scheduler import Engine, InlineEngine, Share
 from sktune.worker.jobs import RunnerFactory, RunnerSetup
-
-if TYPE_CHECKING:
-    from sktune.tuning.local_engine import Share
 
 
 class Site(Protocol):
@@ -51,7 +47,7 @@ class Site(Protocol):
 class LocalSite:
     """One or several workers on this host; a ``Site``."""
 
-    def __init__(self, workers: int, share: "Share | None" = None) -> None:
+    def __init__(self, workers: int, share: Share | None = None) -> None:
         self._workers, self._share = workers, share
 
     def fingerprint(self, spec: TargetSpec, space: SpaceSpec, /) -> dict[str, str]:
@@ -71,7 +67,7 @@ class LocalSite:
         return local_engine(setup, self._workers, factory, self._share)
 
 
-def local_engine(setup: RunnerSetup, workers: int, factory: RunnerFactory, share: "Share | None" = None) -> Engine:
+def local_engine(setup: RunnerSetup, workers: int, factory: RunnerFactory, share: Share | None = None) -> Engine:
     """Return an engine of this host: one worker uses whatever device is there, several have a die each.
 
     Raises:
@@ -83,16 +79,6 @@ def local_engine(setup: RunnerSetup, workers: int, factory: RunnerFactory, share
 
     dies = dies_here(kind_of(setup.spec), workers, setup.placement.core_count)
     return LocalEngine(setup, dies, factory, share)
-
-
-def site_of(request: Request, share: "Share | None" = None) -> Site:
-    """Return where a request's trials run; ``share`` says which of its workers other searches leave to it."""
-    if request.engine == "ray":
-        from sktune.cluster.ray_site import RayCluster  # the extra sktune[ray]
-        from sktune.tuning.local_engine import FirstPlaces
-
-        return RayCluster(request.address, share or FirstPlaces(request.workers))
-    return LocalSite(request.workers or 1, share)
 
 
 SHOWN = 4

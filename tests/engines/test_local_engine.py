@@ -340,7 +340,7 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPat
     for name in [name for name in sys.modules if name.startswith("sktune.cluster.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
-    from sktune.tuning.site import site_of
+    from sktune.tuning.loop import site_of
 
     with pytest.raises(BadInputError, match=r"pip install 'sktune\[ray\]'"):
         site_of(Request("llama", engine="ray", runs=tmp_path))
