@@ -45,8 +45,7 @@ from sktune.targets.tracing import trace_layout
 from sktune.tuning.request import Request, bind_space, space_spec
 from sktune.worker import replays
 from sktune.worker.evaluator import FLOOR_BUDGET, PlanEvaluator
-from sktune.worker.jobs import Judge, silent
-from sktune.worker.progress import Progress
+from sktune.worker.jobs import Judge, Progress, silent
 from sktune.worker.step_timer import quiet_collector
 
 EXTRA = 0.02

@@ -1,16 +1,14 @@
 """Describes a backend before it is imported: one ``BackendInfo`` for each, defined in the backend's package."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sktune.backends.environment import numerics_environment
 from sktune.backends.options import BackendOptions
-from sktune.backends.program_python import ProgramPython
 from sktune.core.delivery import Delivery
-from sktune.core.events.commands import Finding
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome
@@ -41,14 +39,6 @@ def _no_variables(device: str) -> Mapping[str, str]:  # noqa: ARG001
 
 def _environment_of(spec: TargetSpec) -> Mapping[str, str]:
     return numerics_environment(spec.device)
-
-
-def _no_findings() -> Sequence[Finding]:
-    return ()
-
-
-def _no_findings_of(python: ProgramPython) -> Sequence[Finding]:  # noqa: ARG001
-    return ()
 
 
 def _no_rescue(outcome: Outcome, plan: Plan) -> None:  # noqa: ARG001
@@ -91,9 +81,11 @@ class BackendInfo:
             depend unless they are simulated.
         takes_torchair: takes a device type; whether TorchAir has to convert the model's operators.
         fingerprint: takes the target's spec; returns what figures depend on besides versions, device and model.
-        examine: checks the backend's requirements on this machine.
+        examine: function that checks the backend's requirements on this machine, ``module:function``, and returns
+            ``sktune.core.events.commands.Finding``s; empty if there are none.
         needs: backends whose requirements are also its own.
-        examine_program: checks what a recipe's program needs for this backend, in the Python that runs it.
+        examine_program: the same for what a recipe's program needs for this backend, called with the
+            ``sktune.backends.program_python.ProgramPython`` that runs it.
         rescue: returns an option that may save a failed plan.
         options_of: takes the version of a program's torch_npu; returns the options that its plans may have. None if all
             releases have the same.
@@ -117,9 +109,9 @@ class BackendInfo:
     worker_environment: Callable[[str], Mapping[str, str]] = _no_variables
     takes_torchair: Callable[[str], bool] = _never
     fingerprint: Callable[[TargetSpec], Mapping[str, str]] = _environment_of
-    examine: Callable[[], Sequence[Finding]] = _no_findings
+    examine: str = ""
     needs: tuple[str, ...] = ()
-    examine_program: Callable[[ProgramPython], Sequence[Finding]] = _no_findings_of
+    examine_program: str = ""
     rescue: Rescue = _no_rescue
     foresee: Foresee = _foresees_nothing
     options_of: Callable[[str], BackendOptions] | None = None

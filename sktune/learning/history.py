@@ -21,7 +21,6 @@ from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Options, Plan, Ranges
 from sktune.core.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
 from sktune.core.verification import Verification
-from sktune.learning.device import tangent
 from sktune.learning.evidence import Vector
 from sktune.learning.failures import Feasibility, Key
 from sktune.learning.law import Law
@@ -33,6 +32,7 @@ from sktune.learning.savings import (
     Posterior,
     ScopeSaving,
     SegmentModel,
+    tangent,
 )
 from sktune.learning.segments import SegmentCatalogue
 

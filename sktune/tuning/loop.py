@@ -60,7 +60,7 @@ from sktune.study.worker_log import Fate, WorkerLog
 from sktune.targets import TargetSpec
 from sktune.tuning.finals import Finals
 from sktune.tuning.interrupt import Stop, stoppable
-from sktune.tuning.request import Request, bind_space, check_space_options, space_spec
+from sktune.tuning.request import Request, bind_space, space_spec
 from sktune.tuning.scheduler import Coordinator, Engine, Fleet, Share, lease_s
 from sktune.tuning.site import LocalSite, Site
 from sktune.tuning.time_budget import TimeBudget
@@ -212,7 +212,6 @@ def run(
     budget = TimeBudget(request.time_budget_s or math.inf, time.monotonic() if began_s is None else began_s)
     spec, preset = request.target()
     space = space_spec(request, spec, preset)
-    check_space_options(space)
     if request.profile:
         from sktune.profiling import hints
 

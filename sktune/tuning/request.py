@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from sktune.backends import all_backends, backend_info, backend_on
+from sktune.backends import BUILT_IN, all_backends, backend_info, backend_on, each_backend
 from sktune.backends.info import META_DEVICE, BackendInfo
 from sktune.backends.options import with_bit_changing
 from sktune.core.contents import has_checkpoint
@@ -61,13 +61,14 @@ class Request(SearchOptions):
             )
         if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise BadInputError(f"--time-budget must be more than 0 s; got {self.time_budget_s:g} s")
-        *others, last = dict.fromkeys(device for info in all_backends() for device in real_devices(info))
-        if self.device not in (None, *others, last):
+        if self.device is not None and not any(self.device in real_devices(info) for info in each_backend()):
+            *others, last = dict.fromkeys(device for info in all_backends() for device in real_devices(info))
             raise BadInputError(f"--device must be {', '.join(others)} or {last}; got {self.device!r}")
-        backends = {info.name: info for info in all_backends()}
-        if self.backend not in (None, *backends):
-            raise BadInputError(f"--backend must be {', '.join(backends)}; got {self.backend!r}")
-        if self.constants and (self.backend is None or "constants" not in backends[self.backend].settings):
+        if self.backend not in (None, *BUILT_IN) and self.backend not in (
+            names := [one.name for one in all_backends()]
+        ):
+            raise BadInputError(f"--backend must be {', '.join(names)}; got {self.backend!r}")
+        if self.constants and (self.backend is None or "constants" not in backend_info(self.backend).settings):
             raise BadInputError("--constants are for the simulated device; add --backend sim")
         for path in (self.constants, self.profile):
             if path and not path.exists():
@@ -152,11 +153,13 @@ def space_spec(request: Request, spec: TargetSpec, preset: Preset | None) -> Spa
     """Return the space of a request: from its file, from the preset, or the default.
 
     Raises:
-        SpaceError: the file has no valid space.
+        SpaceError: the file has no valid space, or lists options that cannot be searched.
         BadInputError: values that may change bits are requested, and the backend has none.
     """
-    default = preset.space if preset else SpaceSpec()
-    space = load_space(request.space) if request.space else default
+    space = preset.space if preset else SpaceSpec()
+    if request.space:
+        space = load_space(request.space)
+        check_space_options(space)
     if request.try_inexact:
         space = _with_inexact(space, spec)
     if not request.profile:

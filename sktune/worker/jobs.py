@@ -19,6 +19,7 @@ from sktune.core.outcome import FinalRow, Outcome, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
+from sktune.measure.latency import Measurement
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
 from sktune.measure.placement import Placement
 from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
@@ -34,6 +35,10 @@ NamedPlan = tuple[str, Plan]
 
 Report = Callable[[str], None]
 """Called with each stage as it begins; see ``sktune.core.outcome.Stage``."""
+
+
+SCRATCH = "SKTUNE_SCRATCH"
+"""Variable of a worker's environment: the folder for temporary files of compilers, deleted when it has ended."""
 
 
 def silent(stage: str) -> None:
@@ -271,6 +276,22 @@ class Deliver:
     def run(self, bench: "Bench", report: Report) -> Delivery | None:
         """See ``Bench.deliver``."""
         return bench.deliver(self, report)
+
+
+class Progress:
+    """What becomes known while a job is done. Nobody listens, unless a subclass does."""
+
+    def heartbeat(self) -> None:
+        """Go on: called from time to time during measurements."""
+
+    def scope(self, label: str) -> None:
+        """Take the label of a scope as it is compiled or first run."""
+
+    def scored(self, outcome: Outcome) -> None:
+        """Take an outcome before its scopes are timed, which adds only ``scope_times`` and ``seconds``."""
+
+    def measured(self, names: Sequence[str], measurement: Measurement) -> None:
+        """Take the names of the contenders of a measurement, and all their samples."""
 
 
 class Bench(Protocol):

@@ -25,16 +25,24 @@ from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
 from sktune.core.codec import decoded, encoded
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, MachineError, OutOfTimeError, SktuneError, TargetError, first_line
+from sktune.core.errors import (
+    MEND_MACHINE,
+    BackendError,
+    MachineError,
+    OutOfTimeError,
+    SktuneError,
+    TargetError,
+    first_line,
+)
 from sktune.core.files import real_path, without_spaces
 from sktune.core.outcome import FinalRow, Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
-from sktune.measure import samples
 from sktune.measure.placement import Machine
 from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.targets import TargetSpec
 from sktune.worker.jobs import (
+    SCRATCH,
     CheckMachine,
     Compare,
     Deliver,
@@ -51,9 +59,8 @@ from sktune.worker.jobs import (
     Verify,
     silent,
 )
-from sktune.worker.machine import MEND_MACHINE, explained, refuse_failure_of_machine, rename_old
+from sktune.worker.machine import explained, refuse_failure_of_machine, rename_old
 from sktune.worker.process_tree import ProcessTree
-from sktune.worker.server import SCRATCH
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -648,11 +655,10 @@ class WorkerRunner:
     def _ask(self, job: Job[Any] | LoadModel) -> Iterator[dict[str, Any]]:
         """Send a job and yield the answers; the worker is killed if it is too slow or reports an error."""
         assert self._worker is not None
-        file = real_path(self._folder) / samples.FOLDER / Path(job.log).with_suffix(".npz")
         left_s = None if math.isinf(self.deadline_s) else self.deadline_s - time.monotonic()
         message = {
-            "job": type(job).__name__, "values": encoded(job), "samples": str(file), "log": str(self._log(job.log)),
-            "left_s": left_s,
+            "job": type(job).__name__, "values": encoded(job), "folder": str(real_path(self._folder)),
+            "log": str(self._log(job.log)), "left_s": left_s,
         }  # fmt: skip
         is_loading = isinstance(job, LoadModel)
 

@@ -35,23 +35,22 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.measure import samples
 from sktune.measure.latency import Measurement
 from sktune.worker.jobs import (
+    SCRATCH,
     CheckMachine,
     Compare,
     Deliver,
     Judge,
     LoadModel,
     Opened,
+    Progress,
     SampleNoiseFloor,
     Shortlist,
     Verify,
 )
-from sktune.worker.progress import Progress
 
 logger = logging.getLogger(__name__)
 
 STARTED_S = time.perf_counter()
-SCRATCH = "SKTUNE_SCRATCH"
-"""Variable of the environment: the folder for temporary files of compilers, deleted when the worker has ended."""
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MEMORY_SHARE = 0.9
 """Share of the memory available at the start that a worker may use before its allocations fail."""
@@ -100,7 +99,7 @@ class Session(Progress):
             request = json.loads(line)
             try:
                 log_to(request["log"])
-                self._samples = Path(request["samples"])
+                self._samples = Path(request["folder"], samples.FOLDER, Path(request["log"]).stem).with_suffix(".npz")
                 kind = JOBS[request["job"]]
                 self.answer(
                     answer=encoded(self._done(decoded(kind, request["values"]), request["left_s"]), kind.answer)

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from sktune.backends.environment import numerics_environment
 from sktune.backends.info import BackendInfo
-from sktune.backends.installed import package_version
-from sktune.backends.npu.availability import cann_version, examine, examine_program
+from sktune.backends.installed import cann_version, package_version
 from sktune.backends.npu.options import OPTIONS, keeps_order
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
@@ -56,8 +55,8 @@ INFO = BackendInfo(
     worker_folders={"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"},
     takes_torchair=lambda device: True,
     fingerprint=fingerprint,
-    examine=examine,
-    examine_program=examine_program,
+    examine="sktune.backends.npu.availability:examine",
+    examine_program="sktune.backends.npu.availability:examine_program",
     rescue=rescue,
     foresee=foresee,
 )
