@@ -19,7 +19,7 @@ from sktune.worker import runner
 
 ROOT = Path(__file__).parents[1]
 MAX_MODULES, MAX_WORKER_MODULES = 110, 75
-"""Modules of sktune that a search with one worker may import, before it writes reports, and its worker; without ``sim``."""
+"""Modules of sktune that a search with one worker imports before it writes reports, and its worker; without ``sim``."""
 MAX_THERE, MAX_BACK = 9, 6
 """Modules of sktune from the search to the compiler, and on the stack of the call that stores an outcome."""
 TRACED = """
@@ -99,7 +99,7 @@ found = []
 
 class Reports:
     def find_spec(self, name, path=None, target=None):
-        if name == "sktune.reports.outputs" and not found:
+        if name in ("sktune.reports.dashboard", "sktune.reports.outputs") and not found:
             found.extend(set(sys.modules) - {name})
 
 sys.meta_path.insert(0, Reports())

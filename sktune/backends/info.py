@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sktune.backends.environment import numerics_environment
 from sktune.backends.options import BackendOptions
 from sktune.core.delivery import Delivery
 from sktune.core.fused_scopes import SeenTypes
@@ -37,8 +36,8 @@ def _no_variables(device: str) -> Mapping[str, str]:  # noqa: ARG001
     return {}
 
 
-def _environment_of(spec: TargetSpec) -> Mapping[str, str]:
-    return numerics_environment(spec.device)
+def _nothing_else(spec: TargetSpec) -> Mapping[str, str]:  # noqa: ARG001
+    return {}
 
 
 def _no_rescue(outcome: Outcome, plan: Plan) -> None:  # noqa: ARG001
@@ -80,7 +79,8 @@ class BackendInfo:
         worker_environment: takes a device type; returns environment variables for the worker process, on which figures
             depend unless they are simulated.
         takes_torchair: takes a device type; whether TorchAir has to convert the model's operators.
-        fingerprint: takes the target's spec; returns what figures depend on besides versions, device and model.
+        fingerprint: takes the target's spec; returns what figures depend on besides versions, device, model and, unless
+            they are simulated, the environment.
         examine: function that checks the backend's requirements on this machine, ``module:function``, and returns
             ``sktune.core.events.commands.Finding``s; empty if there are none.
         needs: backends whose requirements are also its own.
@@ -108,7 +108,7 @@ class BackendInfo:
     worker_folders: Mapping[str, str] = field(default_factory=dict)
     worker_environment: Callable[[str], Mapping[str, str]] = _no_variables
     takes_torchair: Callable[[str], bool] = _never
-    fingerprint: Callable[[TargetSpec], Mapping[str, str]] = _environment_of
+    fingerprint: Callable[[TargetSpec], Mapping[str, str]] = _nothing_else
     examine: str = ""
     needs: tuple[str, ...] = ()
     examine_program: str = ""

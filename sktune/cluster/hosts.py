@@ -16,8 +16,7 @@ from sktune.backends.installed import cann_version, package_version
 from sktune.core.errors import BackendError, BadInputError, first_line
 from sktune.core.events.values import HostFacts
 from sktune.core.space import SpaceSpec
-from sktune.measure.machine import clock_mhz
-from sktune.measure.placement import core_groups
+from sktune.measure.machine import clock_mhz, core_groups
 from sktune.targets import TargetSpec
 from sktune.tuning.dies import VISIBLE, visible_devices
 

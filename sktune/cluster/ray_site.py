@@ -8,7 +8,7 @@ from sktune.cluster.hosts import HostReport, connected, refuse_mixed, survey
 from sktune.cluster.ray_engine import RayEngine
 from sktune.core.events.search import CoresChosen
 from sktune.core.space import SpaceSpec
-from sktune.measure.placement import Placement
+from sktune.measure.machine import Placement
 from sktune.targets import TargetSpec
 from sktune.tuning.scheduler import Engine, Share
 from sktune.tuning.site import is_placed, shared

@@ -43,8 +43,8 @@ from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
 from sktune.learning.threads import one_blas_thread
+from sktune.measure.machine import Placement
 from sktune.measure.noise_floor import NoiseFloorSample, drift
-from sktune.measure.placement import Placement
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.backup import Backup

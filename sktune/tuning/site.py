@@ -13,7 +13,7 @@ from sktune.core.errors import BadInputError
 from sktune.core.events.search import CoresChosen
 from sktune.core.printable import counted
 from sktune.core.space import SpaceSpec
-from sktune.measure.placement import Machine, Placement, core_groups
+from sktune.measure.machine import Machine, Placement, core_groups
 from sktune.targets import TargetSpec
 from sktune.tuning.dies import die_alone, dies_here, kind_of
 from sktune.tuning.scheduler import Engine, InlineEngine, Share

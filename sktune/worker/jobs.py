@@ -20,8 +20,8 @@ from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
 from sktune.measure.latency import Measurement
+from sktune.measure.machine import Placement
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
-from sktune.measure.placement import Placement
 from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.targets import TargetSpec
 

@@ -32,7 +32,6 @@ from sktune.core.errors import (
     machine_failure,
 )
 from sktune.core.outcome import Outcome, Reason
-from sktune.measure import samples
 from sktune.measure.latency import Measurement
 from sktune.worker.jobs import (
     SCRATCH,
@@ -67,7 +66,7 @@ class Session(Progress):
     def __init__(self, answers: TextIO, importing_s: float) -> None:
         self._answers, self._importing_s = answers, importing_s
         self._evaluator: Any = None
-        self._samples = Path()
+        self._folder, self._log = Path(), Path()
 
     def answer(self, **message: Any) -> None:
         """Send one line to the client."""
@@ -88,8 +87,10 @@ class Session(Progress):
 
     def measured(self, names: Sequence[str], measurement: Measurement) -> None:
         """Write the samples of a measurement into the job's file."""
+        from sktune.measure import samples  # where nothing is measured, there are none
+
         try:
-            samples.write(self._samples, names, measurement)
+            samples.write(self._folder / samples.FOLDER / f"{self._log.stem}.npz", names, measurement)
         except OSError as failure:  # a full disk says nothing about a plan
             logger.warning("the samples could not be written: %s", failure)
 
@@ -99,7 +100,7 @@ class Session(Progress):
             request = json.loads(line)
             try:
                 log_to(request["log"])
-                self._samples = Path(request["folder"], samples.FOLDER, Path(request["log"]).stem).with_suffix(".npz")
+                self._folder, self._log = Path(request["folder"]), Path(request["log"])
                 kind = JOBS[request["job"]]
                 self.answer(
                     answer=encoded(self._done(decoded(kind, request["values"]), request["left_s"]), kind.answer)

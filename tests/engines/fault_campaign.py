@@ -14,7 +14,7 @@ from sktune.backends.fingerprint import fingerprint
 from sktune.core.events.base import Event, Listener
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
-from sktune.measure.placement import Placement
+from sktune.measure.machine import Placement
 from sktune.study.leases import Leases
 from sktune.study.result import SearchResult
 from sktune.study.study import Proposal, TuningStudy, sqlite_url

@@ -21,8 +21,8 @@ from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import FinalStage
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
+from sktune.measure.machine import Placement
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.measure.placement import Placement
 from sktune.reports.outputs import PAGE
 from sktune.study.result import SearchResult, stored_result
 from sktune.targets import describe

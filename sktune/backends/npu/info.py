@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sktune.backends.environment import numerics_environment
 from sktune.backends.info import BackendInfo
 from sktune.backends.installed import cann_version, package_version
 from sktune.backends.npu.options import OPTIONS, keeps_order
@@ -36,10 +35,9 @@ def foresee(plan: Plan, layout: Layout, seen: SeenTypes) -> "CheckedScope | None
     return certainly_refused(check_scopes(operators, labels, seen, keeps_order=keeps_order(plan)))
 
 
-def fingerprint(spec: TargetSpec) -> Mapping[str, str]:
+def fingerprint(spec: TargetSpec) -> Mapping[str, str]:  # noqa: ARG001 - the same for all
     """Return what figures on an NPU depend on; see ``BackendInfo``."""
-    versions = {"torch_npu": package_version("torch_npu"), "cann": cann_version()}
-    return versions | numerics_environment(spec.device)
+    return {"torch_npu": package_version("torch_npu"), "cann": cann_version()}
 
 
 INFO = BackendInfo(
