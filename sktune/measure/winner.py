@@ -6,7 +6,6 @@ from math import exp, expm1, hypot, inf, log, log1p, sqrt
 from statistics import mean, median
 
 import numpy as np
-from scipy.special import stdtrit
 
 from sktune.core.outcome import FARTHEST, Speedup
 from sktune.core.plan import Plan
@@ -259,6 +258,8 @@ def _halfwidth(
 
 def students_t(degrees: float, candidates: int = 1) -> float:
     """Return the quantile of Student's t for simultaneous 95% intervals of ``candidates``."""
+    from scipy.special import stdtrit  # it takes as long as all else that shows a study
+
     return float(stdtrit(degrees, 1 - 0.025 / candidates))
 
 

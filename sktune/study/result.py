@@ -7,7 +7,6 @@ from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from optuna.trial import FrozenTrial
 
 from sktune.backends import backend_info
@@ -208,6 +207,8 @@ class SearchResult:
         pairs = self.proxy_ranking()
         if len(pairs) < 3:
             return None
+        import pandas as pd  # few studies need it, and it takes long
+
         ranks = pd.DataFrame(pairs).rank()
         correlation = float(ranks[0].corr(ranks[1]))
         return None if isnan(correlation) else correlation
