@@ -32,26 +32,6 @@ Foresee = Callable[[Plan, Layout, SeenTypes], "CheckedScope | None"]
 """Takes a plan, its layout with kernels, and what trials have shown; returns a scope that is certain to be refused."""
 
 
-def _no_variables(device: str) -> Mapping[str, str]:  # noqa: ARG001
-    return {}
-
-
-def _nothing_else(spec: TargetSpec) -> Mapping[str, str]:  # noqa: ARG001
-    return {}
-
-
-def _no_rescue(outcome: Outcome, plan: Plan) -> None:  # noqa: ARG001
-    return None
-
-
-def _foresees_nothing(plan: Plan, layout: Layout, seen: SeenTypes) -> None:  # noqa: ARG001
-    return None
-
-
-def _never(device: str) -> bool:  # noqa: ARG001
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
     """A backend as seen by code outside of its package. Defining one does not import torch.
@@ -106,14 +86,14 @@ class BackendInfo:
     artifact_installer: str = ""
     needs_fresh_process: bool = False
     worker_folders: Mapping[str, str] = field(default_factory=dict)
-    worker_environment: Callable[[str], Mapping[str, str]] = _no_variables
-    takes_torchair: Callable[[str], bool] = _never
-    fingerprint: Callable[[TargetSpec], Mapping[str, str]] = _nothing_else
+    worker_environment: Callable[[str], Mapping[str, str]] = lambda device: {}
+    takes_torchair: Callable[[str], bool] = lambda device: False
+    fingerprint: Callable[[TargetSpec], Mapping[str, str]] = lambda spec: {}
     examine: str = ""
     needs: tuple[str, ...] = ()
     examine_program: str = ""
-    rescue: Rescue = _no_rescue
-    foresee: Foresee = _foresees_nothing
+    rescue: Rescue = lambda outcome, plan: None
+    foresee: Foresee = lambda plan, layout, seen: None
     options_of: Callable[[str], BackendOptions] | None = None
 
     @property
