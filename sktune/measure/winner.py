@@ -11,12 +11,6 @@ from sktune.core.outcome import FARTHEST, Speedup
 from sktune.core.plan import Plan
 from sktune.measure.noise_floor import MIN_FLOOR
 
-BASELINE = "baseline"
-BASELINE_REPEAT = "baseline again"
-"""Name of the baseline's second copy, which shows the noise floor."""
-MAX_FINALISTS = 5
-MAX_SHORTLISTED = 12
-"""Most trials, chosen by expected saving, that are measured again to select the finalists."""
 PROCESS_SD, PROCESS_DEGREES = 0.0078, 1.6
 """Prior for the variance of a plan's log ratio between processes: ``PROCESS_DEGREES * PROCESS_SD**2`` over a
 chi-squared variable with ``PROCESS_DEGREES`` degrees of freedom, as if that many earlier processes had differed by

@@ -13,11 +13,11 @@ from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
 from sktune.core.delivery import Delivery
 from sktune.core.files import real_path
-from sktune.core.outcome import FinalRow, Reason, Speedup
+from sktune.core.outcome import MAX_SHORTLISTED, FinalRow, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import MAX_SHORTLISTED, FinalPlan, Verdict, decide, pooled
+from sktune.measure.winner import FinalPlan, Verdict, decide, pooled
 from sktune.study.facts import ProxyFindings, StudyFacts
 from sktune.study.records import TrialRecord, incumbent_first
 from sktune.study.storage import translated, undamaged

@@ -21,14 +21,13 @@ from sktune.core.errors import (
     described,
     machine_failure,
 )
-from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Speedup, Stage
+from sktune.core.outcome import BASELINE_REPEAT, MAX_FINALISTS, FinalRow, Outcome, Reason, ScopeTime, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import device_of, ran_out_of_memory
 from sktune.measure.latency import Budget
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
-from sktune.measure.winner import BASELINE_REPEAT, MAX_FINALISTS
 from sktune.targets.base import Target
 from sktune.worker.jobs import (
     Compare,

@@ -15,14 +15,13 @@ from pydantic import PlainSerializer, PlainValidator
 from sktune.core.delivery import Delivery
 from sktune.core.errors import OutOfTimeError, SktuneError
 from sktune.core.layout import Layout
-from sktune.core.outcome import FinalRow, Outcome, Stage
+from sktune.core.outcome import MAX_FINALISTS, MAX_SHORTLISTED, FinalRow, Outcome, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
 from sktune.measure.latency import Measurement
 from sktune.measure.machine import Placement
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
-from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.targets import TargetSpec
 
 if TYPE_CHECKING:

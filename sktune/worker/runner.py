@@ -35,11 +35,10 @@ from sktune.core.errors import (
     first_line,
 )
 from sktune.core.files import real_path, without_spaces
-from sktune.core.outcome import FinalRow, Outcome, Reason, Stage
+from sktune.core.outcome import MAX_FINALISTS, MAX_SHORTLISTED, FinalRow, Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.machine import Machine
-from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.targets import TargetSpec
 from sktune.worker.jobs import (
     SCRATCH,
