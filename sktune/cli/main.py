@@ -13,7 +13,6 @@ from rich.markup import escape
 from sktune.cli.app import app
 from sktune.cli.terminal import PrintableFormatter, Terminal
 from sktune.core.errors import LIMITS_OF_THE_MACHINE, BadInputError, ExitCode, InterruptedSearchError, SktuneError
-from sktune.core.events.lines import print_failure
 
 MAX_MESSAGE = 2000
 """Characters of an error: names in it may be of any length."""
@@ -70,8 +69,15 @@ def _refuse_empty_values() -> None:
 
 
 def _print_event_of(failure: Exception) -> None:
-    if _wants_json():
-        print_failure(" ".join(f"{type(failure).__name__}: {failure}".split()), ExitCode.FAILED)
+    _print_failure(" ".join(f"{type(failure).__name__}: {failure}".split()), ExitCode.FAILED)
+
+
+def _print_failure(message: str, exit_code: int, *, stopped: bool = False) -> None:
+    """Print the last event, if events are printed; it works even if the options could not be parsed."""
+    if "--json" in sys.argv:
+        from sktune.core.events.lines import print_failure  # help needs no events
+
+        print_failure(message, exit_code, stopped=stopped)
 
 
 def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:
@@ -79,8 +85,7 @@ def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:
     if len(message) > MAX_MESSAGE:
         message = f"{message[:MAX_MESSAGE]}..."
     try:
-        if _wants_json():
-            print_failure(message, exit_code, stopped=stopped)
+        _print_failure(message, exit_code, stopped=stopped)
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError:  # what could not be written must not fail again when Python ends
@@ -88,7 +93,3 @@ def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:
     prefix = "" if stopped else "error: "
     Terminal(stderr=True).print(escape(prefix + message), highlight=False, soft_wrap=True)
     sys.exit(exit_code)
-
-
-def _wants_json() -> bool:
-    return "--json" in sys.argv  # works even if the options could not be parsed
