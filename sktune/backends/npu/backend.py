@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from sktune.ascend.cann_log import explain_files
-from sktune.ascend.fused_parts import fused_scopes
-from sktune.ascend.fusion import RealisedFusion, describe, realised_fusion
+from sktune.ascend.fusion import RealisedFusion, describe, fused_scopes, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, read_ge_graph
 from sktune.ascend.scope_check import CheckedScope, check_scopes, operators_of_graph
 from sktune.ascend.unit_kernels import unit_kernels, units_plan
