@@ -387,16 +387,11 @@ def _with_specs(operators: Iterable[GeOperator]) -> Iterator[GeOperator]:
         )
         outputs = operator.output_specs
         if len(outputs) == 1 and outputs[0].shape is None and operator.type in _ELEMENTWISE and inputs:
+            dims: list[int] = []
+            for spec in inputs:  # as they are broadcast
+                dims = [max(pair) for pair in zip_longest(reversed(spec.shape or ()), dims, fillvalue=1)]
+            is_known = all(spec.shape is not None for spec in inputs)
             dtype = outputs[0].dtype or inputs[0].dtype
-            outputs = (TensorSpec(_broadcast([spec.shape for spec in inputs]), dtype),)
+            outputs = (TensorSpec(tuple(reversed(dims)) if is_known else None, dtype),)
         known.update({f"{operator.name}:{i}": spec for i, spec in enumerate(outputs)})
         yield replace(operator, input_specs=inputs, output_specs=outputs)
-
-
-def _broadcast(shapes: list[tuple[int, ...] | None]) -> tuple[int, ...] | None:
-    dims: list[int] = []
-    for shape in shapes:
-        if shape is None:
-            return None
-        dims = [max(pair) for pair in zip_longest(reversed(shape), dims, fillvalue=1)]
-    return tuple(reversed(dims))

@@ -105,13 +105,13 @@ class DeadlockCheck:
             if before.kind in (Kind.KERNEL, Kind.RECORD) and not self._grow_before(before.held):
                 self.detail = f"{'NOTIFY' if before.kind is Kind.RECORD else 'KERNEL'}_INSUFFICIENT_CORES"
                 return True
-            waiting = self._nodes[before.waits[0]] if before.waits else None
-            if before.kind is not Kind.RECORD or (waiting and not self._is_before(waiting)):
-                paths.append(before)
+            if before.kind is Kind.RECORD:
+                waiting = self._nodes[before.waits[0]] if before.waits else None
+                inside = self._ranges.get(waiting.stream) if waiting else None
+                if waiting is None or (inside and waiting.position < inside[0]):
+                    continue
+            paths.append(before)
         return False
-
-    def _is_before(self, node: SplitNode) -> bool:
-        return node.stream in self._ranges and node.position < self._ranges[node.stream][0]
 
     def _is_after(self, node: SplitNode) -> bool:
         return node.stream in self._ranges and node.position > self._ranges[node.stream][1]

@@ -46,13 +46,7 @@ def parse_superkernel_name(
     ``labels`` are those of the plan and ``operators`` the names of the marked operators, if known: of several readings
     the one that matches them best is returned.
     """
-    readings = list(_readings(name, labels))
-    if not readings:
-        return None
-    return max(readings, key=lambda read: (read.scope in labels, read.first in operators, read.last in operators))
-
-
-def _readings(name: str, labels: Collection[str]) -> Iterator[SuperKernelName]:
+    readings: list[SuperKernelName] = []
     prefix = _PREFIX.match(name)
     starts = {len("sk_"), prefix.end()} if prefix else set()
     # Without a known label, digits after sk_ are taken as npugraph_ex's number.
@@ -65,7 +59,12 @@ def _readings(name: str, labels: Collection[str]) -> Iterator[SuperKernelName]:
             for first_end in _places(name, "_end_", first_start + 1):
                 last = name[first_end + len("_end_") :]
                 if last:
-                    yield SuperKernelName(scope, name[first_start:first_end], last, fragment)
+                    readings.append(SuperKernelName(scope, name[first_start:first_end], last, fragment))
+    return max(
+        readings,
+        key=lambda read: (read.scope in labels, read.first in operators, read.last in operators),
+        default=None,
+    )
 
 
 def _places(text: str, word: str, start: int) -> Iterator[int]:

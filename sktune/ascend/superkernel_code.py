@@ -240,22 +240,19 @@ class _Queues:
         """Remove signals that a later one to an earlier receiver makes needless."""
         removed = list[tuple[int, int, str]]()
         for queue in QUEUES:
-            across = f"{queue}:{_OTHER[queue]}"
+            other = _OTHER[queue]
+            across = f"{queue}:{other}"
             for sender in self.places[queue]:
                 for receiver, text in self._sends[sender].items():
-                    if across in text.split(";") and self._is_crossed(sender, receiver, queue):
+                    is_crossed = any(
+                        self._index(source, queue) > self._index(sender, queue)
+                        for earlier in self.places[other][: self._index(receiver, other)]
+                        for source, signal in self._receives[earlier].items()
+                        if across in signal
+                    )
+                    if is_crossed and across in text.split(";"):
                         removed.append((sender, receiver, _without(text, across)))
         self._apply(removed)
-
-    def _is_crossed(self, sender: int, receiver: int, queue: Queue) -> bool:
-        other = _OTHER[queue]
-        sent, received = self._index(sender, queue), self._index(receiver, other)
-        return any(
-            self._index(source, queue) > sent
-            for earlier in self.places[other][:received]
-            for source, text in self._receives[earlier].items()
-            if f"{queue}:{other}" in text
-        )
 
     def _keep_one(self, ends: Sequence[Mapping[int, str]], *, latest: bool) -> None:
         """Of several signals in one direction, keep that to the earliest receiver, or from the latest sender."""
