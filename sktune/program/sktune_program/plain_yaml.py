@@ -166,13 +166,10 @@ class _Reader:
         if following is not None and following.indent > indent:
             raise self._refused(following.number, "a value that goes on in another line")
         value, end = self._value(line, text, 0, depth)
-        self._check_end(line, text, end)
-        return value
-
-    def _check_end(self, line: _Line, text: str, end: int) -> None:
         rest = text[end:]
         if rest.strip(" ") and not re.match(" +#", rest):
             raise self._refused(line.number, f"{rest.strip(' ')[:20]!r} after a value")
+        return value
 
     def _key(self, line: _Line) -> tuple[Any, str] | None:
         """Return a line's key, and what follows its colon; None if there is no key."""

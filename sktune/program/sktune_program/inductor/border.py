@@ -86,10 +86,9 @@ class MemoryUse:
 def memory_use(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> MemoryUse:
     """Return what ``graph_module`` does with the memory of ``inputs``, found by running it on fake tensors."""
     fake: Any = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())  # sizes may depend on the data
-    recorder = _Recorder()
     with torch.inference_mode(False), torch.no_grad():
         fakes = [fake.from_tensor(each, static_shapes=True) if is_plain(each) else each for each in inputs]
-        recorder.mark_repeats(value for value in fakes if isinstance(value, torch.Tensor))
+        recorder = _Recorder([value for value in fakes if isinstance(value, torch.Tensor)])
         with fake, recorder:
             fx.Interpreter(graph_module).run(*fakes)
     storages = {index: storage_id(value) for index, value in enumerate(fakes) if isinstance(value, torch.Tensor)}
@@ -124,18 +123,18 @@ def is_plain(value: Any) -> bool:
 
 
 class _Recorder(TorchDispatchMode):
-    """Records into which storages is written, and writes through views in which elements repeat."""
+    """Records into which storages is written, and writes through views in which elements repeat.
 
-    def __init__(self) -> None:
+    Args:
+        inputs: of the graph; elements of some may repeat.
+    """
+
+    def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.written: set[int] = set()
         self.restrided: set[int] = set()
         self.repeats = ""
-        self._repeating: dict[int, torch.Tensor] = {}
-
-    def mark_repeats(self, values: Iterator[torch.Tensor]) -> None:
-        """Remember which of the inputs have elements that repeat."""
-        self._repeating |= {id(value): value for value in values if _repeats(value)}
+        self._repeating = {id(value): value for value in inputs if _repeats(value)}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

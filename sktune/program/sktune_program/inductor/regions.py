@@ -107,11 +107,8 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
     Raises:
         CompileError: a scope is entered twice, or not closed.
     """
-    graph = fx.Graph()
-    values: dict[fx.Node, fx.Node] = {}
-    graph.graph_copy(graph_module.graph, values)
-    output = next(node for node in graph_module.graph.nodes if node.op == "output")
-    graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
+    graph, returned = copied_graph(graph_module)
+    graph.output(returned)
     held = _lift_attributes(graph, graph_module)
     starts: dict[str, tuple[int, Boundary]] = {}
     spans: dict[str, GraphSpan] = {}
@@ -194,7 +191,13 @@ class Cutting:
         if not self.slots:
             return self.whole.forward
         for slot, function in zip(self.slots, functions):
-            _replace(self.whole, slot.call, _Call(Crossing(function, slot.region.border)))
+            name = str(slot.call.target)
+            returns_tuple = isinstance(_output(getattr(self.whole, name)).args[0], (tuple, list))
+            setattr(self.whole, name, _Call(Crossing(function, slot.region.border)))
+            if not returns_tuple:  # as the compiled region does
+                with self.whole.graph.inserting_after(slot.call):
+                    first = self.whole.graph.call_function(operator.getitem, (slot.call, 0))
+                slot.call.replace_all_uses_with(first, delete_user_cb=lambda user, first=first: user is not first)
         self.whole.graph.lint()
         self.whole.recompile()
         is_strict = any(slot.code is not None and slot.code.is_strict for slot in self.slots)
@@ -260,23 +263,17 @@ class _Call(nn.Module):
         return self.function(*inputs)
 
 
-def _replace(whole: fx.GraphModule, call: fx.Node, module: nn.Module) -> None:
-    """Replace the module of ``call`` by ``module``, which returns a tuple."""
-    returned_tuple = _returns_tuple(getattr(whole, str(call.target)))
-    setattr(whole, str(call.target), module)
-    if not returned_tuple:
-        with whole.graph.inserting_after(call):
-            first = whole.graph.call_function(operator.getitem, (call, 0))
-        call.replace_all_uses_with(first, delete_user_cb=lambda user: user is not first)
-
-
 def _output(graph_module: fx.GraphModule) -> fx.Node:
     node: fx.Node = next(node for node in graph_module.graph.nodes if node.op == "output")
     return node
 
 
-def _returns_tuple(graph_module: Any) -> bool:
-    return isinstance(_output(graph_module).args[0], (tuple, list))
+def copied_graph(graph_module: fx.GraphModule) -> tuple[fx.Graph, Any]:
+    """Return a copy of a graph without its output, and what it returns."""
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    graph.graph_copy(graph_module.graph, values)
+    return graph, fx.node.map_arg(_output(graph_module).args[0], values.__getitem__)
 
 
 class _Memory:
@@ -329,16 +326,13 @@ class _Memory:
             raise CompileError(f"scope {label}: {reason}", blamed=label)
         if not isinstance(value, torch.Tensor):
             return value
-        if not is_plain(value) or not all(isinstance(each, int) for each in (value.storage_offset(), _nbytes(value))):
+        nbytes = value.untyped_storage().nbytes() if is_plain(value) else None
+        if not isinstance(nbytes, int) or not isinstance(value.storage_offset(), int):
             return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
         identity = storage_id(value)
         if identity not in self._storages:
-            self._storages[identity] = torch.UntypedStorage(_nbytes(value), device=value.device)
+            self._storages[identity] = torch.UntypedStorage(nbytes, device=value.device)
         return StoragePlace.of(value).tensor(self._storages[identity])
-
-
-def _nbytes(value: torch.Tensor) -> Any:
-    return value.untyped_storage().nbytes()
 
 
 def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -> Region:
@@ -375,7 +369,7 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
         graph_module,
         inputs,
         tuple(isinstance(value, nn.Parameter) for value in inputs),
-        _key(graph_module, inputs, [_misalignment(bound[index]) for index in separate]),
+        _key(graph_module, inputs, [bound[index] for index in separate]),
         kernels,
         bound,
         Border(separate, windows, outputs.made, outputs.own),
@@ -387,11 +381,8 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
 
 
 def _copied(piece: fx.GraphModule) -> tuple[fx.Graph, tuple[Any, ...]]:
-    """Return a copy of a graph without its output, and what it returns."""
-    graph = fx.Graph()
-    values: dict[fx.Node, fx.Node] = {}
-    graph.graph_copy(piece.graph, values)
-    returned = fx.node.map_arg(_output(piece).args[0], values.__getitem__)
+    """Return a copy of a piece's graph without its output, and what it returns, as a tuple."""
+    graph, returned = copied_graph(piece)
     for node in graph.nodes:
         node.meta.pop("unbacked_bindings", None)  # symbols of the capture; the compilation makes its own
     return graph, tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
@@ -462,32 +453,27 @@ def _separate(value: Any) -> Any:
     return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
 
 
-def _misalignment(value: Any) -> int:
-    return StoragePlace.of(value).bytes[0] % ALIGNMENT if is_plain(value) else 0
-
-
-def _key(graph_module: fx.GraphModule, inputs: Sequence[Any], misalignments: Sequence[int]) -> str:
+def _key(graph_module: fx.GraphModule, inputs: Sequence[Any], separate: Sequence[Any]) -> str:
+    """Return the identity of a region: its graph, the layout of its inputs, and the alignment of ``separate`` ones."""
     digest = hashlib.sha256(_describe_graph(graph_module).encode())
+    misalignments = (StoragePlace.of(value).bytes[0] % ALIGNMENT if is_plain(value) else 0 for value in separate)
     digest.update(repr(tuple(misalignments)).encode())
     storages: dict[int, int] = {}
     for value in inputs:
-        digest.update(_describe_input(value, storages).encode())
+        described: Any = value
+        if isinstance(value, torch.Tensor):
+            layout = (
+                tuple(value.size()),
+                tuple(value.stride()),
+                value.storage_offset(),
+                str(value.dtype),
+                str(value.device),
+            )
+            # Inputs that share memory are compiled differently from others.
+            storage = storages.setdefault(value.untyped_storage().data_ptr(), len(storages))
+            described = (layout, storage, isinstance(value, nn.Parameter))
+        digest.update(repr(described).encode())
     return digest.hexdigest()
-
-
-def _describe_input(value: Any, storages: dict[int, int]) -> str:
-    if not isinstance(value, torch.Tensor):
-        return repr(value)
-    storage = value.untyped_storage().data_ptr()
-    # Inputs that share memory are compiled differently from others.
-    layout = (
-        tuple(value.size()),
-        tuple(value.stride()),
-        value.storage_offset(),
-        str(value.dtype),
-        str(value.device),
-    )
-    return repr((layout, storages.setdefault(storage, len(storages)), isinstance(value, nn.Parameter)))
 
 
 def _describe_graph(graph_module: fx.GraphModule) -> str:
