@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,19 +44,6 @@ class RegionChecks:
         self._differences: dict[str, str] = {}
         self._draws: dict[torch.device, Draw] = {}
 
-    def start(
-        self, keys: Mapping[str, str], budget: RegionBudget, exact: Collection[str], written: Collection[int]
-    ) -> "Round":
-        """Return the comparison for the regions of one plan.
-
-        Args:
-            keys: of the regions by the labels of their scopes: equal for scopes that share code.
-            budget: limits of the comparison.
-            exact: keys of the regions that are exact by construction.
-            written: addresses of the memory that a step writes and that outlives it.
-        """
-        return Round(self, keys, budget, exact, written)
-
     def elements(self, key: str, label: str) -> int:
         """Return how many output elements of a region were equal with the weights of one scope."""
         return self._elements[key, label]
@@ -86,7 +73,10 @@ class Round:
 
     Args:
         checks: the results of earlier plans.
-        keys, budget, exact, written: see ``RegionChecks.start``.
+        keys: of the regions by the labels of their scopes: equal for scopes that share code.
+        budget: limits of the comparison.
+        exact: keys of the regions that are exact by construction.
+        written: addresses of the memory that a step writes and that outlives it.
     """
 
     def __init__(
@@ -190,21 +180,28 @@ class _Call:
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         self.device = tensors[0].device if tensors else torch.device("cpu")
         self._memory = {
-            _address(value): _bytes(value.untyped_storage())
+            _address(value): torch.tensor([], dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
             for value in tensors
             if value.numel() and (not isinstance(value, torch.nn.Parameter) or _address(value) in outlasting)
         }
-        varied = [value.detach() for value in tensors if _address(value) in self._memory and _can_vary(value)]
-        self._state = [value for value in varied if _address(value) in outlasting]
-        self._activations = [value for value in varied if _address(value) not in outlasting]
-        self._whole = [
+        varied = [
             value.detach() for value in tensors
             if _address(value) in self._memory and value.numel() and not _repeats(value)
-            and (value.dtype == torch.bool or (value.dtype in INTEGERS and numbers is not None))
         ]  # fmt: skip
+        self._state = [value for value in varied if value.is_floating_point() and _address(value) in outlasting]
+        self._activations = [
+            value for value in varied if value.is_floating_point() and _address(value) not in outlasting
+        ]
+        self._whole = [
+            value for value in varied
+            if value.dtype == torch.bool or (value.dtype in INTEGERS and numbers is not None)
+        ]  # fmt: skip
+        self._numbers = sorted(numbers or ())
         # On a GPU an index out of range ends the process, and on a CPU it is an error that is passed over.
-        recorded = _recorded_numbers(self._whole) if self.device.type == "cpu" else ()
-        self._numbers = sorted({*(numbers or ()), *recorded})
+        if self.device.type == "cpu":
+            small = [value for value in self._whole if value.numel() <= MAX_NUMBERS]
+            recorded = {int(number) for value in small for number in value.flatten().tolist()}
+            self._numbers = sorted(recorded.union(self._numbers))
         self._written = {_address(inputs[index]) for index in written} & self._memory.keys()
         self._written_elements = 0
         self.elements, self.difference = 0, ""
@@ -282,7 +279,8 @@ class _Call:
         self.difference = self._difference(what, left, right)
         if self.difference:
             return True
-        not_a_number = sum(map(_count_nan, left.outputs)) if may_be_nan else 0
+        fractions = [output for output in left.outputs if may_be_nan and output.is_floating_point()]
+        not_a_number = sum(int(output.isnan().sum()) for output in fractions)
         self.elements += sum(output.numel() for output in left.outputs) + self._written_elements - not_a_number
         return not_a_number > 0
 
@@ -300,15 +298,13 @@ class _Call:
             if not same_bits(one, other) and (difference := _first(f"output {index}", one, other)):
                 return f"{what}: {difference}"
         for address, one in left.written.items():
-            if not torch.equal(one, right.written[address]) and (difference := self._in_state(address, left, right)):
-                return f"{what}: {difference}"
+            if not torch.equal(one, right.written[address]):
+                dtype = self._dtype(address)
+                count = one.numel() // dtype.itemsize * dtype.itemsize
+                both = (side.written[address][:count].view(dtype) for side in (left, right))
+                if difference := _first("the state", *both):
+                    return f"{what}: {difference}"
         return ""
-
-    def _in_state(self, address: int, left: _Side, right: _Side) -> str:
-        dtype = self._dtype(address)
-        count = left.written[address].numel() // dtype.itemsize * dtype.itemsize
-        one, other = (side.written[address][:count].view(dtype) for side in (left, right))
-        return _first("the state", one, other)
 
     def _dtype(self, address: int) -> torch.dtype:
         return next(
@@ -327,26 +323,9 @@ def _address(value: torch.Tensor) -> int:
     return value.untyped_storage().data_ptr()
 
 
-def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.tensor([], dtype=torch.uint8, device=storage.device).set_(storage)
-
-
-def _can_vary(value: torch.Tensor) -> bool:
-    return value.is_floating_point() and value.numel() > 0 and not _repeats(value)
-
-
 def _repeats(value: torch.Tensor) -> bool:
     """Return whether an element of a tensor is at several positions, as in an expanded one."""
     return any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
-
-
-def _recorded_numbers(values: Iterable[torch.Tensor]) -> set[int]:
-    """Return the integers in small tensors, to which others may be compared."""
-    return {int(number) for value in values if value.numel() <= MAX_NUMBERS for number in value.flatten().tolist()}
-
-
-def _count_nan(value: torch.Tensor) -> int:
-    return int(value.isnan().sum()) if value.is_floating_point() else 0
 
 
 def _first(name: str, expected: torch.Tensor, got: torch.Tensor) -> str:
