@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -37,10 +38,11 @@ class FrontEnd:
 def front_ends() -> tuple[FrontEnd, ...]:
     """Return the releases that are known, the oldest first."""
     releases = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))["releases"]
-    return tuple(
-        FrontEnd(version, **{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})
-        for version, facts in releases.items()
-    )
+    found = []
+    for version, facts in releases.items():
+        values: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in facts.items()}
+        found.append(FrontEnd(version, **values))
+    return tuple(found)
 
 
 def front_end(torch_npu: str) -> FrontEnd | None:

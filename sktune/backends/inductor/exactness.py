@@ -167,7 +167,11 @@ def bit_changing_operators(
     except Exception as failure:  # noqa: BLE001 - a model's code may raise anything on fake tensors
         return (f"the region cannot be traced on fake tensors: {described(failure)}",)
     emulates = bool(options["emulate_precision_casts"])
-    doubts: dict[str, str] = _opaque_functions(kernels)
+    # The functions that the capture has not looked into.
+    called = {node.target for node in kernels.graph.nodes if node.op == "call_function"}
+    names = sorted(f"{each.__module__}.{each.__qualname__}" for each in called if isinstance(each, FunctionType))
+    opaque = "it is opaque to the compiler (allow_in_graph), and what it keeps from call to call is lost"
+    doubts = {name: opaque for name in names if name.partition(".")[0] != "torch"}
     constants, rewritten, joined = _Constants(), _Rewritten(), _misaligned_when_joined(calls)
     for call in calls:
         reason = (
@@ -179,15 +183,6 @@ def bit_changing_operators(
         if reason:
             doubts.setdefault(call.overload, reason)
     return tuple(f"{overload}: {reason}" for overload, reason in doubts.items())
-
-
-def _opaque_functions(graph_module: fx.GraphModule) -> dict[str, str]:
-    """Return the functions that the capture has not looked into, with the reason why they may change bits."""
-    called = {node.target for node in graph_module.graph.nodes if node.op == "call_function"}
-    functions = [target for target in called if isinstance(target, FunctionType)]
-    names = sorted(f"{each.__module__}.{each.__qualname__}" for each in functions)
-    reason = "it is opaque to the compiler (allow_in_graph), and what it keeps from call to call is lost"
-    return {name: reason for name in names if name.partition(".")[0] != "torch"}
 
 
 def _misaligned_when_joined(calls: Sequence[OperatorCall]) -> set[int]:
@@ -356,22 +351,15 @@ class _Rewritten:
         # Inductor replaces what is copied to by what is copied, with the layout of that.
         sources = [each for each in call.inputs if call.name == "copy" and each is not value]
         is_like = all(each.shape == value.shape and each.stride() == value.stride() for each in sources)
-        if (
-            not self._bases[storage].is_contiguous()
-            or not _is_row_major(value)
-            or not (is_like or self._is_part(value))
-        ):
+        strides = [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
+        is_row_major = strides == sorted(strides, reverse=True)
+        if not self._bases[storage].is_contiguous() or not is_row_major or not (is_like or self._is_part(value)):
             self._odd.add(storage)
         elif not value.is_contiguous() or not is_like:
             self._parts.add(storage)
 
     def _is_part(self, value: torch.Tensor) -> bool:
         return value.numel() < self._bases[storage_id(value)].numel()
-
-
-def _is_row_major(value: torch.Tensor) -> bool:
-    strides = [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
-    return strides == sorted(strides, reverse=True)
 
 
 def _is_filled(call: OperatorCall) -> bool:

@@ -64,9 +64,7 @@ class Pieces:
             except Exception as failure:
                 if not label:
                     raise
-                raise CompileError(
-                    f"scope {label}: its first run failed: {described(failure)}", blamed=label
-                ) from failure
+                raise CompileError.of_scope(label, f"its first run failed: {described(failure)}") from failure
             return outputs
 
         return _Walk(self._whole, around).run

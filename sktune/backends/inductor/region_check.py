@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ Run = Callable[..., Any]
 Memory = dict[int, torch.Tensor]
 """Bytes by address."""
 
+SEED = 0
+"""Of the variations."""
 MAX_VALUES = 1 << 16
 """Values varied together: drawing many costs less per value, but they should fit in a cache."""
 MAX_ROWS = 64
@@ -31,38 +33,20 @@ STATE_SHARE = 0.25
 """Share of the variations in which state is varied, too: it is large, so it is used for several calls."""
 
 
+@dataclass
 class RegionChecks:
     """Results for each region in this process: a plan continues the comparison of earlier plans with the same region.
 
-    Args:
-        seed: of the variations. They differ from call to call, and are the same in every process.
+    Attributes:
+        elements: how many output elements of a region were equal with the weights of one scope, by key and label.
+        differences: where a region differs, in one line, by its key.
+        draws: the random numbers of the variations, by device. They differ from call to call, and are the same in every
+            process.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
-        self._elements: Counter[tuple[str, str]] = Counter()
-        self._differences: dict[str, str] = {}
-        self._draws: dict[torch.device, Draw] = {}
-
-    def elements(self, key: str, label: str) -> int:
-        """Return how many output elements of a region were equal with the weights of one scope."""
-        return self._elements[key, label]
-
-    def difference(self, key: str) -> str:
-        """Return where a region differs, in one line; empty if no difference is known."""
-        return self._differences.get(key, "")
-
-    def add(self, key: str, label: str, elements: int, difference: str) -> None:
-        """Add the result of one call."""
-        self._elements[key, label] += elements
-        if difference:
-            self._differences[key] = f"scope {label} differs from the kernels that it replaces on {difference}"
-
-    def draw(self, device: torch.device) -> Draw:
-        """Return the random numbers for a device."""
-        if device not in self._draws:
-            self._draws[device] = Draw(torch.Generator(device).manual_seed(self._seed))
-        return self._draws[device]
+    elements: Counter[tuple[str, str]] = field(default_factory=Counter)
+    differences: dict[str, str] = field(default_factory=dict)
+    draws: dict[torch.device, Draw] = field(default_factory=dict)
 
 
 class Round:
@@ -107,9 +91,9 @@ class Round:
             RegionCheck(
                 sharing[0],
                 key,
-                sum(self._checks.elements(key, label) for label in sharing),
+                sum(self._checks.elements[key, label] for label in sharing),
                 key in self._exact,
-                self._checks.difference(key),
+                self._checks.differences.get(key, ""),
             )
             for key, sharing in labels.items()
         )
@@ -139,16 +123,21 @@ class Round:
         if left <= 0 or self._seconds_left <= 0:
             return expected(*inputs)
         began_s = time.perf_counter()
-        call = _Call(expected, got, inputs, self._written, written, numbers)
-        outputs = call.compare(left, began_s + self._seconds_left / calls, self._checks.draw(call.device))
-        self._checks.add(self._keys[label], label, call.elements, call.difference)
+        call, key = _Call(expected, got, inputs, self._written, written, numbers), self._keys[label]
+        if call.device not in self._checks.draws:
+            self._checks.draws[call.device] = Draw(torch.Generator(call.device).manual_seed(SEED))
+        outputs = call.compare(left, began_s + self._seconds_left / calls, self._checks.draws[call.device])
+        self._checks.elements[key, label] += call.elements
+        if call.difference:
+            where = f"scope {label} differs from the kernels that it replaces on {call.difference}"
+            self._checks.differences[key] = where
         self._seconds_left -= time.perf_counter() - began_s
         return outputs
 
     def _left(self, label: str) -> int:
         """Return how many elements remain to be compared in this scope."""
         key = self._keys[label]
-        return 0 if self._checks.difference(key) else self._wanted[label] - self._checks.elements(key, label)
+        return 0 if key in self._checks.differences else self._wanted[label] - self._checks.elements[key, label]
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ def compile_region(slot: RegionSlot) -> CompiledRegion:
     except MemoryError:
         raise
     except Exception as failure:
-        raise CompileError(f"scope {slot.label}: {described(failure)}", blamed=slot.label) from failure
+        raise CompileError.of_scope(slot.label, described(failure)) from failure
     function: Callable[..., Any] = call(compiled) if call else compiled
     if chosen["cuda_graph"]:
         function = CapturedRegion(function, region.written, region.outlasting)

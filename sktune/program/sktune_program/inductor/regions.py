@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -28,13 +29,13 @@ from .border import (
     Border,
     Crossing,
     MemoryUse,
-    Outputs,
     Overlaps,
     StoragePlace,
     Window,
     is_plain,
     memory_use,
     overlapping,
+    region_outputs,
     separate_storages_meet,
 )
 from .expected_code import ExpectedCode
@@ -197,7 +198,7 @@ class Cutting:
             if not returns_tuple:  # as the compiled region does
                 with self.whole.graph.inserting_after(slot.call):
                     first = self.whole.graph.call_function(operator.getitem, (slot.call, 0))
-                slot.call.replace_all_uses_with(first, delete_user_cb=lambda user, first=first: user is not first)
+                slot.call.replace_all_uses_with(first, delete_user_cb=partial(operator.is_not, first))
         self.whole.graph.lint()
         self.whole.recompile()
         is_strict = any(slot.code is not None and slot.code.is_strict for slot in self.slots)
@@ -320,15 +321,15 @@ class _Memory:
             return self._real[argument.name]
         numbers = (*value.size(), *value.stride()) if isinstance(value, torch.Tensor) else (value,)
         if any(isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) for number in numbers):
-            reason = (
-                f"its input {argument.name} has a size that depends on the data; begin the scope where it is computed"
+            raise CompileError.of_scope(
+                label,
+                f"its input {argument.name} has a size that depends on the data; begin the scope where it is computed",
             )
-            raise CompileError(f"scope {label}: {reason}", blamed=label)
         if not isinstance(value, torch.Tensor):
             return value
         nbytes = value.untyped_storage().nbytes() if is_plain(value) else None
         if not isinstance(nbytes, int) or not isinstance(value.storage_offset(), int):
-            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+            return _in_own_memory(value)
         identity = storage_id(value)
         if identity not in self._storages:
             self._storages[identity] = torch.UntypedStorage(nbytes, device=value.device)
@@ -350,9 +351,9 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
     for index, value in enumerate(captured):
         if is_plain(value):
             first.setdefault(storage_id(value), (index, StoragePlace.of(value)))
-    outputs = Outputs.of(graph, returned, first)
+    outputs, made, own_places = region_outputs(graph, returned, first)
     _open_windows(graph, [node for node in graph.nodes if node.op == "placeholder"], windows)
-    graph.output(outputs.nodes)
+    graph.output(tuple(outputs))
     graph_module = fx.GraphModule(piece, graph)
     is_given = [isinstance(value, fx.Node) and value.op == "placeholder" for value in call.args]
     storages = [memory.storage(value) for value in captured]
@@ -360,7 +361,7 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
     inputs = tuple(
         bound[index]
         if isinstance(bound[index], nn.Parameter) or (is_given[index] and crowd[storages[index]] < 2)
-        else _separate(bound[index])
+        else _in_own_memory(bound[index])
         for index in separate
     )
     inputs += tuple(torch.empty_like(window.tensor(bound)) for window in windows)
@@ -372,7 +373,7 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
         _key(graph_module, inputs, [bound[index] for index in separate]),
         kernels,
         bound,
-        Border(separate, windows, outputs.made, outputs.own),
+        Border(separate, windows, tuple(made), own_places),
         tuple(index for index, own in enumerate(members) if all(is_given[each] for each in own)),
         tuple(index for index, own in enumerate(members) if set(own) & set(use.written)),
         use.written,
@@ -405,15 +406,17 @@ def _windows(bound: Sequence[Any], use: MemoryUse, label: str) -> tuple[Window, 
         CompileError: the compiler cannot do what the scope does with its memory.
     """
     if use.repeats:
-        reason = (
-            f"{use.repeats} writes through an expanded view, which compiled code does not do as eager execution does"
+        raise CompileError.of_scope(
+            label,
+            f"{use.repeats} writes through an expanded view, which compiled code does not do as eager execution does; "
+            "write into the tensor itself",
         )
-        raise CompileError(f"scope {label}: {reason}; write into the tensor itself", blamed=label)
     if pair := separate_storages_meet(bound, use.written):
-        reason = (
-            f"its inputs {pair[0]} and {pair[1]} share memory without being views of one tensor, and one is written"
+        raise CompileError.of_scope(
+            label,
+            f"its inputs {pair[0]} and {pair[1]} share memory without being views of one tensor, and one is written; "
+            "make one a view of the other",
         )
-        raise CompileError(f"scope {label}: {reason}; make one a view of the other", blamed=label)
     storages = {index: value.untyped_storage().data_ptr() for index, value in enumerate(bound) if is_plain(value)}
     whole = {storages[index] for index in use.restrided if bound[index].storage_offset()}
     groups = [tuple(index for index in storages if storages[index] == storage) for storage in whole]
@@ -424,8 +427,9 @@ def _windows(bound: Sequence[Any], use: MemoryUse, label: str) -> tuple[Window, 
     for group in groups:
         window = Window.around({index: bound[index] for index in group}, storages[group[0]] in whole)
         if window is None:
-            reason = "its inputs are views of one memory in types whose sizes do not fit"
-            raise CompileError(f"scope {label}: {reason}; keep the state in one type", blamed=label)
+            raise CompileError.of_scope(
+                label, "its inputs are views of one memory in types whose sizes do not fit; keep the state in one type"
+            )
         windows.append(window)
     return tuple(sorted(windows, key=lambda window: window.members[0][0]))
 
@@ -446,7 +450,7 @@ def _open_windows(graph: fx.Graph, placeholders: Sequence[fx.Node], windows: Seq
             graph.erase_node(placeholders[index])
 
 
-def _separate(value: Any) -> Any:
+def _in_own_memory(value: Any) -> Any:
     """Return an uninitialised tensor of the same layout, if ``value`` is a tensor, in memory of its own."""
     if not isinstance(value, torch.Tensor):
         return value
