@@ -523,8 +523,9 @@ def _describe_callable(target: Callable[..., Any]) -> str:
         found: Any = sys.modules.get(target.__module__)
         for part in name.split("."):
             found = getattr(found, part, None)
-    elif isinstance(target, BuiltinFunctionType) and isinstance(owner, (type, ModuleType)):
-        found = getattr(owner, target.__name__, None)
+    elif isinstance(target, BuiltinFunctionType):
+        place = sys.modules.get(str(target.__module__)) if owner is None else owner  # torch.cat belongs to nothing
+        found = getattr(place, target.__name__, None) if isinstance(place, (type, ModuleType)) else None
     else:
         found = None
     module = getattr(target, "__module__", "")
