@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from sktune.core.errors import ProfileError
@@ -302,11 +301,20 @@ def _units(kernels: pd.DataFrame, launch_us: float) -> tuple[UnitFigures, ...]:
 
 def _bottleneck(kernels: pd.DataFrame, median: StepFigures) -> Bottleneck:
     computing = kernels[~kernels["is_communication"]]
-    bounds, evidence = _kernel_bounds(computing)
     duration = computing["duration_us"].to_numpy()
+    total = max(float(duration.sum()), 1e-9)
+    # What bounds each kernel: its busiest pipe, or its type if the profile has no pipes.
+    heavy = {kind: role_of(kind) in (Role.MATMUL, Role.ATTENTION, Role.EXPERTS) for kind in computing["type"].unique()}
+    bounds = np.where(computing["type"].map(heavy).to_numpy(bool), Bound.COMPUTE, Bound.MEMORY).astype(object)
+    evidence = "operator types: the profile has no pipe columns, so memory and compute are estimates"
+    ratios = [ratio for ratio in RATIOS if ratio in computing]
+    if ratios and (known := (computing[ratios].max(axis=1) > 0).to_numpy()).any():
+        busiest = computing.loc[known, ratios].idxmax(axis=1)
+        meaning = {"mac_ratio": Bound.COMPUTE, "vec_ratio": Bound.COMPUTE, "scalar_ratio": _SCALAR}
+        bounds[known] = busiest.map(lambda ratio: meaning.get(ratio, Bound.MEMORY)).to_numpy(object)
+        evidence = f"pipe ratios, which cover {duration[known].sum() / total:.0%} of the compute time"
     # Medians of parts need not add up to the median of the whole.
     step_ms = max(median.compute_ms + median.exposed_ms + median.gap_ms, 1e-9)
-    total = max(float(duration.sum()), 1e-9)
     scalar, memory = (float(duration[bounds == bound].sum()) / total for bound in (_SCALAR, Bound.MEMORY))
     busy = median.compute_ms / step_ms
     shares = {
@@ -316,20 +324,6 @@ def _bottleneck(kernels: pd.DataFrame, median: StepFigures) -> Bottleneck:
         Bound.SYNCHRONISATION: median.exposed_ms / step_ms,
     }
     return Bottleneck(max(shares, key=lambda bound: shares[bound]), shares, busy * scalar, evidence)
-
-
-def _kernel_bounds(kernels: pd.DataFrame) -> tuple[npt.NDArray[np.object_], str]:
-    """Return what bounds each kernel, by its busiest pipe, or by its type if the profile has no pipes."""
-    heavy = {kind: role_of(kind) in (Role.MATMUL, Role.ATTENTION, Role.EXPERTS) for kind in kernels["type"].unique()}
-    by_type = np.where(kernels["type"].map(heavy).to_numpy(bool), Bound.COMPUTE, Bound.MEMORY).astype(object)
-    ratios = [ratio for ratio in RATIOS if ratio in kernels]
-    if not ratios or not (known := (kernels[ratios].max(axis=1) > 0).to_numpy()).any():
-        return by_type, "operator types: the profile has no pipe columns, so memory and compute are estimates"
-    busiest = kernels.loc[known, ratios].idxmax(axis=1)
-    meaning = {"mac_ratio": Bound.COMPUTE, "vec_ratio": Bound.COMPUTE, "scalar_ratio": _SCALAR}
-    by_type[known] = busiest.map(lambda ratio: meaning.get(ratio, Bound.MEMORY)).to_numpy(object)
-    share = kernels.loc[known, "duration_us"].sum() / max(kernels["duration_us"].sum(), 1e-9)
-    return by_type, f"pipe ratios, which cover {share:.0%} of the compute time"
 
 
 def _doubts(

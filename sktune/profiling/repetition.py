@@ -252,8 +252,14 @@ def _beside(tokens: Tokens, marks: Landmarks, head: Tokens | None) -> list[tuple
     """Return layers of other kinds: by their landmarks, else by their beginning ``head``, else by repetition."""
     if layers := _by_landmarks(marks):
         return layers
-    if head is not None and len(head) > 1 and (begins := _occurrences(tokens, head)):
-        return list(pairwise([*begins, len(tokens)]))
+    if head is not None and 1 < len(head) <= len(tokens):
+        windows = np.lib.stride_tricks.sliding_window_view(tokens, len(head))
+        begins: list[int] = []
+        for place in np.flatnonzero((windows == head).all(axis=1)).tolist():
+            if not begins or place >= begins[-1] + len(head):
+                begins.append(place)
+        if begins:
+            return list(pairwise([*begins, len(tokens)]))
     run = longest_run(tokens, min_period=4)
     if run is None or run.coverage < 2 * MIN_COVERAGE * len(tokens):
         return []
@@ -277,17 +283,6 @@ def _by_landmarks(marks: Landmarks) -> list[tuple[int, int]]:
         return []
     end = norm if norm is not None and not in_attention else len(marks.norm)
     return list(pairwise([*begins, end]))
-
-
-def _occurrences(tokens: Tokens, wanted: Tokens) -> list[int]:
-    if len(tokens) < len(wanted):
-        return []
-    windows = np.lib.stride_tricks.sliding_window_view(tokens, len(wanted))
-    places: list[int] = []
-    for place in np.flatnonzero((windows == wanted).all(axis=1)).tolist():
-        if not places or place >= places[-1] + len(wanted):
-            places.append(place)
-    return places
 
 
 def name_kinds(layers: Sequence[Tokens], word: Callable[[int], str]) -> list[str]:

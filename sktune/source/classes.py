@@ -198,6 +198,11 @@ def attribute_of_self(node: cst.CSTNode) -> str | None:
     return None
 
 
+def code_of(node: cst.CSTNode) -> str:
+    """Return the source of a node."""
+    return cst.Module([]).code_for_node(node)
+
+
 def last_name(node: cst.CSTNode) -> str:
     """Return ``c`` of ``a.b.c``, ``c`` and ``a[0].c``; empty for other expressions."""
     if isinstance(node, cst.Attribute):

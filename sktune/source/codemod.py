@@ -443,21 +443,18 @@ def _is_plain(node: cst.CSTNode) -> bool:
     return m.matches(node, PLAIN) and all(map(_is_plain, parts))
 
 
-def _leaves(statement: cst.BaseStatement) -> bool:
-    """Whether nothing after the statement runs, as far as can be seen from itself."""
+def _leaves(statement: cst.CSTNode) -> bool:
+    """Whether nothing after a statement, or a suite, runs, as far as can be seen from itself."""
+    if isinstance(statement, cst.IndentedBlock):
+        return _leaves(statement.body[-1])
     if isinstance(statement, cst.SimpleStatementLine):
         return isinstance(statement.body[-1], cst.Return | cst.Break | cst.Continue | cst.Raise)
     if isinstance(statement, cst.With):
-        return _leaves_suite(statement.body)
+        return _leaves(statement.body)
     if isinstance(statement, cst.If) and isinstance(statement.orelse, cst.Else | cst.If):
-        other = statement.orelse if isinstance(statement.orelse, cst.If) else statement.orelse.body.body[-1]
-        return _leaves_suite(statement.body) and isinstance(other, cst.BaseStatement) and _leaves(other)
+        other = statement.orelse if isinstance(statement.orelse, cst.If) else statement.orelse.body
+        return _leaves(statement.body) and _leaves(other)
     return False
-
-
-def _leaves_suite(suite: cst.BaseSuite) -> bool:
-    last = suite.body[-1]
-    return isinstance(last, cst.BaseStatement) and _leaves(last)
 
 
 def _flat(node: object) -> Statements:

@@ -11,6 +11,7 @@ from sktune.source.classes import (
     LAYER_INDEX,
     SourceClass,
     argument_of,
+    code_of,
     constructions,
     last_name,
     parameters_of,
@@ -156,7 +157,7 @@ class Guards:
             for value in other.assigned.get(FLAG, ()):
                 if _root(value) in owner.parameters:
                     self.readings[reading_of(value, other)] = None
-                    return self._add(owner, FLAG, cst.Module([]).code_for_node(value))
+                    return self._add(owner, FLAG, code_of(value))
         for parameter, read in FLAG_OF.items():
             if parameter in owner.parameters:
                 self.readings[reading_of(cst.parse_expression(read), owner)] = None
@@ -183,7 +184,7 @@ class Guards:
         for node in m.findall(function.node.body, CARRIED_PREFILL):
             # A local name may not be bound yet where the scope begins.
             if _root(node) in parameters and id(node) not in written:
-                return cst.Module([]).code_for_node(node)
+                return code_of(node)
         if PREFILL in function.owner.assigned:
             return f"self.{PREFILL}"
         for carriers in (self._carriers([function.owner]), self._carriers(list(self._classes.values()))):
@@ -209,7 +210,7 @@ class Guards:
         """Return the names of objects that have the prefill flag, each with the expressions that read it."""
         found: dict[str, dict[str, None]] = {}
         for node in (node for owner in classes for node in m.findall(owner.node, CARRIED_PREFILL)):
-            code = cst.Module([]).code_for_node(node).replace("'", '"')
+            code = code_of(node).replace("'", '"')
             found.setdefault(_root(node), {})[code] = None
         return {name: list(forms) for name, forms in found.items() if name != "self"}
 

@@ -12,7 +12,7 @@ import libcst.matchers as m
 
 from sktune.core.errors import BadInputError
 from sktune.core.plan_file import MAX_LAYERS
-from sktune.source.classes import SourceClass, classes_of, last_name, parsed
+from sktune.source.classes import SourceClass, classes_of, code_of, last_name, parsed
 
 FILE = "config.json"
 MAX_CHARACTERS = 1 << 20
@@ -161,7 +161,7 @@ def _of_class(owner: SourceClass) -> dict[str, Any]:
     for parameter in (*init.params.params, *init.params.kwonly_params) if init else ():
         if parameter.default is not None:
             try:
-                defaults[parameter.name.value] = ast.literal_eval(cst.Module([]).code_for_node(parameter.default))
+                defaults[parameter.name.value] = ast.literal_eval(code_of(parameter.default))
             except (ValueError, SyntaxError):
                 continue
     return defaults if any(isinstance(defaults.get(name), int) for name in COUNTS) else {}

@@ -9,6 +9,7 @@ import libcst as cst
 
 from sktune.core.errors import PlanError
 from sktune.core.plan import Scope
+from sktune.source.classes import code_of
 from sktune.source.runs import Statement, StatementCall, SuiteRun
 
 
@@ -47,7 +48,7 @@ def _operations(node: cst.CSTNode) -> int:
 
 def _code(node: cst.BaseStatement) -> str:
     bare = node.with_changes(leading_lines=())
-    return cst.Module([]).code_for_node(bare).strip().partition("\n")[0]
+    return code_of(bare).strip().partition("\n")[0]
 
 
 LAYER = re.compile(r"(?<=\.)\d+(?=\.|$)")

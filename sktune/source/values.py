@@ -14,7 +14,7 @@ from typing import Any, Final
 import libcst as cst
 import libcst.matchers as m
 
-from sktune.source.classes import SourceClass, attribute_of_self, last_name, parameters_of
+from sktune.source.classes import SourceClass, attribute_of_self, code_of, last_name, parameters_of
 
 PREFILL = "is_prefill"
 """The models' name of the flag that is set in prefill."""
@@ -99,7 +99,7 @@ def evaluate(node: cst.CSTNode, place: EvaluationPlace, depth: int = 0) -> Any:
     match node:
         case cst.Integer() | cst.Float() | cst.SimpleString() | cst.Tuple() | cst.List():
             try:
-                return ast.literal_eval(cst.Module([]).code_for_node(node.with_changes(lpar=[], rpar=[])))
+                return ast.literal_eval(code_of(node.with_changes(lpar=[], rpar=[])))
             except (ValueError, SyntaxError):
                 return UNKNOWN
         case cst.Name():

@@ -72,7 +72,12 @@ def _read_slice(data: bytes, shown: str, left_out: LeftOut) -> pd.DataFrame:
         if index in roles and (match := _PIPE.fullmatch(name.strip()))
     }
     used_columns = sorted({index for index, role in roles.items() if role} | set(ratios))
-    data, cut = _without_partial_row(data, len(names))
+    cut = 0
+    if not data.endswith(b"\n"):  # a truncated last row is dropped: its open quote would break the parser
+        start = data.rfind(b"\n") + 1
+        last = data[start:].decode("utf-8", "replace")
+        if start and (last.count('"') % 2 or len(_split(last)) < len(names)):
+            data, cut = data[:start], 1
     frame, rows = _parse(data, {index: names[index] for index in used_columns}, shown)
     if unread := cut + rows - len(frame):
         left_out.say(
@@ -94,16 +99,6 @@ def _split(line: str) -> list[str]:
 
 def _plain(name: str) -> str:
     return re.sub(r"\(.*?\)|[\s_]", "", name).lower()
-
-
-def _without_partial_row(data: bytes, columns: int) -> tuple[bytes, int]:
-    """Drop a truncated last row: its open quote would break the parser."""
-    if data.endswith(b"\n"):
-        return data, 0
-    start = data.rfind(b"\n") + 1
-    last = data[start:].decode("utf-8", "replace")
-    is_whole = last.count('"') % 2 == 0 and len(_split(last)) >= columns
-    return (data, 0) if is_whole or start == 0 else (data[:start], 1)
 
 
 def _parse(data: bytes, used_columns: Mapping[int, str], shown: str) -> tuple[pd.DataFrame, int]:
