@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from sktune.analysis.guide_options import OptionStatus, improvement_percent
 from sktune.analysis.model import Analysis, option_text, walk_lines
@@ -52,48 +53,32 @@ def write(analysis: Analysis, folder: Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in files)
 
 
+_TEMPLATES = Environment(  # noqa: S701 - Markdown, in which the template escapes what it is given with ``cell``
+    loader=FileSystemLoader(Path(__file__).parent),
+    trim_blocks=True,
+    keep_trailing_newline=True,
+    undefined=StrictUndefined,
+)
+_TEMPLATES.filters["cell"] = table_cell
+
+
 def report_markdown(analysis: Analysis) -> str:
     """Return the report, in the language of the analysis."""
-    text = analysis.text
+    text, change = analysis.text, analysis.change
     walk = walk_lines(text, analysis.findings, analysis.walk)
-    decision = [analysis.backend_text, *walk, *profile_lines(analysis)]
-    option_heads = [text(f"column.{name}") for name in OPTION_COLUMNS]
-    improvement = text("why.none")
-    if speedup := analysis.recommendation.speedup:
-        heads = (text("metric"), text("head.baseline"), text("head.optimized"), text("head.improvement"))
-        saved = f"{improvement_percent(speedup):.2f}%"
-        row = (text("decode_latency"), f"{speedup.baseline_ms:.3f} ms", f"{speedup.latency_ms:.3f} ms", saved)
-        ratio = f"{text('speedup')}: {speedup.ratio:.3f}x{analysis.interval_text(speedup)}"
-        improvement = f"{Table(heads, [row]).markdown()}\n\n{ratio}\n\n{text('formula')}"
-    parts = [
-        f"# {text('title')}",
-        f"**{table_cell(analysis.figures_text)}**",
-        f"## {text('head.configuration')}",
-        _configuration(analysis),
-        f"### {text('head.decision')}",
-        "\n".join(f"- {table_cell(line)}" for line in decision),
-        f"## {text('head.change')}",
-        _change(analysis),
-        f"## {text('head.results')}",
-        table_cell(analysis.figures_text),
-        f"### {text('head.baseline')}",
-        _performance(analysis, baseline_performance(analysis)["performance"]),
-        f"### {text('head.optimized')}",
-        _performance(analysis, performance_comparison(analysis)["optimized"]),
-        f"### {text('head.improvement')}",
-        improvement,
-        f"### {text('head.options')}",
-        text("options_note"),
-        Table(option_heads, options_rows(analysis)).markdown(),
-        f"## {text('head.conclusion')}",
-        f"**{text('recommendation', option=option_text(text, analysis.recommendation.option))}** "
-        + table_cell(analysis.reason_text),
-        f"### {text('head.risks')}",
-        "\n".join(f"- {table_cell(risk.text)}" for risk in analysis.risks),
-        f"## {text('head.usage')}",
-        _usage(analysis),
-    ]
-    return "\n\n".join(parts) + "\n"
+    plan = analysis.recommendation.plan
+    return _TEMPLATES.get_template("report.md.jinja").render(
+        analysis=analysis, text=text, result=analysis.result, change=change, speedup=analysis.recommendation.speedup,
+        configuration=_configuration(analysis),
+        decision=[analysis.backend_text, *walk, *profile_lines(analysis)],
+        apply_block=apply_block(analysis.result, plan, str(analysis.plan)) if analysis.plan else "",
+        fence="````" if change and "```" in change.diff else "```",
+        baseline=_performance(analysis, baseline_performance(analysis)["performance"]),
+        optimized=_performance(analysis, performance_comparison(analysis)["optimized"]),
+        improvement_percent=improvement_percent,
+        options=Table([text(f"column.{name}") for name in OPTION_COLUMNS], options_rows(analysis)).markdown(),
+        option=option_text(text, analysis.recommendation.option),
+    )  # fmt: skip
 
 
 def _configuration(analysis: Analysis) -> str:
@@ -137,23 +122,6 @@ def profile_lines(analysis: Analysis) -> list[str]:
     return [analysis.text("profile", bottleneck=profile["bottleneck"], **values)]
 
 
-def _change(analysis: Analysis) -> str:
-    text = analysis.text
-    if analysis.plan is None:
-        return text("change.none")
-    block = apply_block(analysis.result, analysis.recommendation.plan, str(analysis.plan))
-    unedited = f"{text(f'change.{analysis.result.usage.application}')}\n\n{block}"
-    if analysis.change is None:
-        return f"{text('change.no_folder')}\n\n{unedited}"
-    if analysis.change.refused:
-        return f"{text('change.refused', reason=table_cell(analysis.change.refused))}\n\n{unedited}"
-    notes = "".join(f"\n- {table_cell(note)}" for note in analysis.change.notes)
-    if not analysis.change.diff:
-        return text("change.nothing") + notes
-    fence = "````" if "```" in analysis.change.diff else "```"
-    return f"{text('change.diff')}\n\n{fence}diff\n{analysis.change.diff.rstrip()}\n{fence}\n{notes}".rstrip()
-
-
 def _performance(analysis: Analysis, performance: dict[str, float | None]) -> str:
     text = analysis.text
     units = {
@@ -189,16 +157,6 @@ def options_rows(analysis: Analysis) -> list[tuple[str, ...]]:
             )  # fmt: skip
         rows.append((option_text(text, row.option), "-" if row.trial is None else str(row.trial), status, *figures))
     return rows
-
-
-def _usage(analysis: Analysis) -> str:
-    text, result = analysis.text, analysis.result
-    lines = [text("usage.decode_only")]
-    if analysis.plan:
-        lines.append(text("usage.plan", plan=analysis.plan))
-    lines.append(text("usage.study", study=table_cell(result.study), folder=result.folder))
-    commands = [f"# {text(command.purpose)}\n{command.line}" for command in analysis.commands]
-    return "\n".join(f"- {line}" for line in lines) + "\n\n```bash\n" + "\n".join(commands) + "\n```"
 
 
 def baseline_performance(analysis: Analysis) -> dict[str, Any]:
