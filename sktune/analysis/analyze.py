@@ -31,7 +31,7 @@ from sktune.study.facts import StudyFacts
 from sktune.study.result import BEST_PLAN, SearchResult, backend_of
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.presets import FULL
-from sktune.tuning import fewer_layers
+from sktune.tuning import loop
 from sktune.tuning.request import Request
 
 FIRST_TRIALS = 8
@@ -200,7 +200,7 @@ def _run_search(request: AnalysisRequest, search: Request, guide: _Guide, began_
         exact_starting_points=True,
     )
     try:
-        return fewer_layers.search(limited, guide, began_s)
+        return loop.search(limited, guide, began_s)
     except TargetError as failure:
         if request.place and search.model == str(request.place.folder):
             raise TargetError(f"{failure}; name a model to search on with --model") from failure

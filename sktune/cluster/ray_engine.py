@@ -21,11 +21,20 @@ from sktune.cluster.die_actor import DieActor
 from sktune.cluster.host_group import KEEPERS_STAY, HostGroup, Slot, WorkerPlace, dies_of, free_places
 from sktune.cluster.hosts import THREADS, HeadLostError, head_address, hosts, is_listening, on_host
 from sktune.core.errors import BadInputError, first_line
-from sktune.engines.base import Lost, OnEvent, RunnerCall, Worker
-from sktune.engines.dies import WHOLE_HOST, kind_of
-from sktune.engines.runner_thread import END_S
-from sktune.engines.share import GIVEN_BACK, Share
-from sktune.worker.jobs import DurationEstimates, Opened, RunnerFactory, RunnerSetup
+from sktune.tuning.dies import WHOLE_HOST, kind_of
+from sktune.tuning.local_engine import END_S
+from sktune.tuning.scheduler import Share
+from sktune.worker.jobs import (
+    GIVEN_BACK,
+    DurationEstimates,
+    Lost,
+    OnEvent,
+    Opened,
+    RunnerCall,
+    RunnerFactory,
+    RunnerSetup,
+    Worker,
+)
 
 NEWS_S = 10.0
 """How long an actor waits for an event before it answers that there is none."""

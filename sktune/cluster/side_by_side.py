@@ -13,13 +13,14 @@ from functools import partial
 from sktune.cluster.division import DividedShare, Division
 from sktune.core.errors import InterruptedSearchError, SktuneError
 from sktune.core.events.base import Event, Listener
-from sktune.engines.runner_thread import END_S
 from sktune.learning.threads import one_blas_thread
 from sktune.study.result import SearchResult
-from sktune.tuning import fewer_layers
+from sktune.tuning import loop
 from sktune.tuning.interrupt import stoppable
+from sktune.tuning.local_engine import END_S
+from sktune.tuning.loop import site_of
 from sktune.tuning.request import Request
-from sktune.tuning.site import Site, site_of
+from sktune.tuning.site import Site
 
 POLL_S = 0.5
 
@@ -67,7 +68,7 @@ def search_all(
 
 def _answer(request: Request, listener: Listener, site: Site | None) -> ModelAnswer:
     try:
-        return ModelAnswer(request, fewer_layers.search(request, listener, site=site))
+        return ModelAnswer(request, loop.search(request, listener, site=site))
     except InterruptedSearchError:
         raise
     except SktuneError as failure:

@@ -20,7 +20,7 @@ import scipy.linalg
 
 from sktune.core.plan import Option, Options, Plan
 from sktune.learning.evidence import Evidence, Vector
-from sktune.learning.law import Law
+from sktune.learning.law import COPIES, Law, Tangent
 from sktune.learning.segments import Ints, SegmentCatalogue
 
 
@@ -492,3 +492,21 @@ class Posterior:
     def unknown_variance(self, plans: Described) -> Vector:
         """Return the variance that classes of segments without observations add to each plan's saving."""
         return (self.chosen.segment_ratio * self.chosen.unit_sd) ** 2 * plans.unknown
+
+
+LEAST_US, STEP = 0.05, 1.25
+"""Of a tangent: the smallest value, and the factor between two."""
+
+
+def tangent(posterior: Posterior) -> Tangent:
+    """Return where the law is to be made linear: at the device as it has been found to be."""
+    assert posterior.model.law
+    names = [term.name for term in posterior.model.law.terms]
+    at = [names.index(f"icache_{name}_us") for name in ("fetch", "contention", "copy")]
+    rows = np.zeros((len(COPIES) + 1, len(names)))
+    for row, copies in zip(rows[1:], COPIES, strict=True):
+        row[at] = 1.0, 1.0 / copies, copies
+    rows[0, names.index("early_start_us")] = 1.0
+    means, _ = posterior.predict_law(rows)
+    early, *loads = (STEP ** round(math.log(max(LEAST_US, mean), STEP)) for mean in means)
+    return Tangent(tuple(loads), early)

@@ -16,13 +16,12 @@ from sktune.backends import backend_info
 from sktune.core.errors import BackendError, NotDeterministicError
 from sktune.core.files import real_path
 from sktune.core.layout import Layout
-from sktune.core.outcome import Reason, Speedup
+from sktune.core.outcome import BASELINE, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.measure import samples
 from sktune.measure.latency import Measurement
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.measure.winner import BASELINE
 from sktune.program.sktune_program.task import VERIFIED_STEPS, DecodeCall, RankTask
 from sktune.recipes.agreement import decode_step, differing_state, first_difference, unverifiable_reason
 from sktune.recipes.peers import Peer

@@ -34,8 +34,7 @@ from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.recipe import Recipe, read_recipe
 from sktune.tuning.interrupt import stopped_at_once
 from sktune.tuning.loop import TRIALS_PER_FLOOR_SAMPLE, queued_first
-from sktune.tuning.prepare import bind_space, check_space_options, space_spec
-from sktune.tuning.request import DEFAULT_TRIALS, Request
+from sktune.tuning.request import DEFAULT_TRIALS, Request, bind_space, space_spec
 from sktune.tuning.time_budget import TimeBudget
 from sktune.tuning.trials import Trials
 from sktune.worker import make_runner
@@ -209,7 +208,6 @@ def rehearse(request: Request) -> Rehearsal:
         raise BadInputError("--rehearse starts the program on this host alone; leave out --engine")
     spec, preset = request.target()
     wanted = space_spec(request, spec, preset)
-    check_space_options(wanted)
     strategy = find_strategy(request.strategy)
     findings = examine_recipe(request.recipe)
     recipe = read_recipe(Path(spec.source))

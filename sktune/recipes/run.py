@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sktune.core.errors import BackendError, MachineError, OutOfTimeError, PeerLostError
+from sktune.core.errors import MEND_MACHINE, BackendError, MachineError, OutOfTimeError, PeerLostError
 from sktune.core.files import real_path
 from sktune.core.outcome import Reason, Stage
 from sktune.core.plan import Plan
@@ -22,7 +22,7 @@ from sktune.recipes.peers import HostCommand, HostState, LocalPeer, Peer
 from sktune.recipes.rank_reports import RankReport, read_reports
 from sktune.recipes.yaml_copy import copy_paths, written_copies
 from sktune.targets.recipe import LatencyLines, Recipe
-from sktune.worker.machine import MEND_MACHINE, rename_old
+from sktune.worker.machine import rename_old
 
 logger = logging.getLogger(__name__)
 

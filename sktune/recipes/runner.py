@@ -12,12 +12,11 @@ from typing import Any, Self, TypeVar
 from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
 from sktune.core.errors import BackendError, BadInputError
-from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup, Stage
+from sktune.core.outcome import BASELINE, FinalRow, Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
-from sktune.measure.winner import BASELINE
 from sktune.program.sktune_program.task import VERIFIED_STEPS
 from sktune.recipes.agreement import first_difference, verification
 from sktune.recipes.checked_runs import BASELINES, CheckedRuns

@@ -411,7 +411,7 @@ def analysis_of(
         outputs.write(study.result, study.folder)
         return study.result
 
-    monkeypatch.setattr("sktune.tuning.fewer_layers.search", fake_search)
+    monkeypatch.setattr("sktune.tuning.loop.search", fake_search)
     settings: dict[str, Any] = {
         "backend": "inductor",
         "device": "cpu",
