@@ -15,7 +15,6 @@ import optuna
 import pytest
 
 import sktune
-from sktune.worker import runner
 
 ROOT = Path(__file__).parents[1]
 MAX_MODULES, MAX_WORKER_MODULES = 110, 75
@@ -70,7 +69,7 @@ def test_a_trial_passes_the_modules_of_the_picture(
         stacks["tell"] = passed(sys._getframe())
         return tell(self, *arguments, **options)
 
-    monkeypatch.setattr(runner.os, "write", traced_write)
+    monkeypatch.setattr(os, "write", traced_write)
     monkeypatch.setattr(optuna.Study, "tell", traced_tell)
     model, compiled = tmp_path / "traced.py", tmp_path / "compiled.json"
     shutil.copy(ROOT / "examples/own_model.py", tmp_path)

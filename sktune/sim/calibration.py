@@ -41,8 +41,7 @@ from sktune.study.result import SearchResult
 from sktune.study.stored_space import space_of
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
-from sktune.tuning.prepare import space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, space_spec
 
 MIN_ROWS = 8
 """Observations below which a constant is not fitted."""
