@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from sktune.backends.info import BackendInfo
 from sktune.backends.npu.info import INFO as NPU
-from sktune.backends.npu.info import fingerprint
 from sktune.backends.npugraph_ex.options import OPTIONS
 from sktune.core.scope_flavour import ScopeFlavour
 
@@ -15,9 +14,9 @@ INFO = BackendInfo(
     options=OPTIONS,
     scope_flavour=ScopeFlavour.CAPTURED,
     needs_fresh_process=True,
-    worker_folders={"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"},
-    takes_torchair=lambda device: True,
-    fingerprint=fingerprint,
+    worker_folders=NPU.worker_folders,
+    takes_torchair=NPU.takes_torchair,
+    fingerprint=NPU.fingerprint,
     examine="sktune.backends.npugraph_ex.availability:examine",
     needs=(NPU.name,),
     examine_program="sktune.backends.npugraph_ex.availability:examine_program",
