@@ -108,8 +108,7 @@ class _Group:
         return sorted(node.id for node in self.nodes if node.kind is Kind.KERNEL and not node.is_marker)
 
     def parts(self, border: int, after: int, rule: CutRule, cut: SplitNode) -> tuple["_Group", "_Group"]:
-        """Split into the nodes before ``border`` and those from ``after`` on; if the first part keeps all kernels, its rule
-        stays."""
+        """Return the nodes before ``border`` and those from ``after`` on; a first part with all kernels keeps its rule."""
         first = replace(self, nodes=self.nodes[:border])
         if first.kernels != self.kernels:
             first.rule, first.cut = rule, cut
