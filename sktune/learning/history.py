@@ -74,7 +74,7 @@ Point = dict[str, Option]
 SETTLED = 200
 """Observations after which the hyperparameters no longer change."""
 TANGENTS = 3
-"""Number of times that the law's tangent is taken anew, each where the one before has led."""
+"""At most so many iterations of fitting, linearising the law at the fit, and fitting again."""
 RUNNING_PER_RESULT = 8
 """While so many trials run, hyperparameters are chosen again only once more than one result is new."""
 

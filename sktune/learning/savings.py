@@ -138,7 +138,7 @@ MIN_NOISE = 1e-3
 BLIND_SAVING = 0.3
 """What all units together may save, as a share of the baseline, before anything is known."""
 OPTION_RATIOS = (1.0, 3.0, 10.0)
-"""There is one belief for each."""
+"""Values of ``Hyperparameters.option_ratio``; each gives one belief without the law and one with it."""
 TEMPERING = 8.0
 """Nats of evidence that count as one: the dozens of scopes observed in one trial share the model's error."""
 MIN_WEIGHT = 0.05
@@ -495,7 +495,8 @@ class Posterior:
 
 
 LEAST_US, STEP = 0.05, 1.25
-"""Of a tangent: the smallest value, and the factor between two."""
+"""A tangent's durations are rounded to a geometric grid, so that it settles: the smallest value, and the ratio of
+neighbours."""
 
 
 def tangent(posterior: Posterior) -> Tangent:

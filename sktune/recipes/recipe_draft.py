@@ -24,9 +24,9 @@ MIN_NEW_TOKENS = 32
 PLATFORM = "platform_version"
 _PLATFORMS = ("A2", "A3", "950")
 _NAMES_MODE = {NEEDED_MODE: re.compile(r"ge_?graph"), CAPTURED_MODE: re.compile(r"npugraph_ex")}
-"""What sources say that run in a mode."""
+"""By mode, the pattern that a model's sources contain if they support it."""
 _MODES = {"eager": "nothing is compiled in it"}
-"""What is true of modes that have no scopes."""
+"""By mode without scopes, the reason, for messages."""
 
 
 @dataclass

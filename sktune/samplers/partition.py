@@ -231,7 +231,7 @@ plans wait."""
 FAILURE_PRICE = 0.008
 """Cost of a failure, as a share of the best plan's saving: plans that promise almost nothing are not worth a risk."""
 MAX_AVERSE = 8
-"""Combinations of options that the means are considered with if risk has a cost; otherwise all."""
+"""How many of each posterior mean's best combinations of options are candidates where risk has a cost; else all are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class SourceChange:
         return edits.unified_diff(self.changes, self.folder)
 
     def write(self) -> None:
-        """Change the files, so that ``changes.undo`` can put them back."""
+        """Change the files, so that ``edits.undo`` can put them back."""
         edits.write(self.record, self.folder)
 
 

@@ -146,12 +146,12 @@ class CallTree:
             if ways[0][common + 1][0] is not ways[1][common + 1][0]:
                 break
             common += 1
-        # Each statement that begins the scope may leave itself, unless it has more around what begins there.
+        # From the begin on: its own suite from its first statement, each suite around it from the next statement.
         begins = [(run, run.statements[index + (run is not begin.run) :]) for run, index, _ in ways[0]]
         both, last, _ = ways[1][common]
         between = both.statements[len(both.statements) - len(begins[common][1]) : last]
-        # Below the statements that have both, what leaves before either leaves the other alone; what leaves after the
-        # begin does so in the function that has both.
+        # Below the innermost suite that holds both calls: a return before one of them leaves the other unpaired; after
+        # the begin, only a return from the function that holds both skips the end.
         before = [(run, run.statements[:index]) for way in ways for run, index, _ in way[common + 1 :]]
         after = [(run, statements) for run, statements in begins[common + 1 :] if run.function is both.function]
         passed = [(run, run.statements) for run in _passes_before(ways[1][common:], ways[0][common:])]

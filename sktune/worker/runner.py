@@ -71,7 +71,8 @@ POLL_S = 1.0
 WATCH_S = 5.0
 """Seconds between two looks whether the worker is at work."""
 MAX_IDLE_SHARE, MAX_IDLE_BYTES = 0.01, 1 << 16
-"""What threads that only poll use of the time between two looks, and read in it, at most."""
+"""A process is idle if it used at most this share of a core between two looks, and read at most so many bytes: threads
+that poll do as much."""
 
 
 class WorkerDiedError(Exception):
