@@ -15,6 +15,7 @@ import optuna
 import pytest
 
 import sktune
+from tests.fake_runner import FakeRunner, search
 
 ROOT = Path(__file__).parents[1]
 MAX_MODULES, MAX_WORKER_MODULES = 110, 75
@@ -135,3 +136,15 @@ def test_a_search_imports_what_it_uses(tmp_path: Path) -> None:
     for imported, most in zip(json.loads(done.stdout), (MAX_MODULES, MAX_WORKER_MODULES), strict=True):
         road = {name for name in imported if re.match(r"sktune(?!\.sim\b)(\.|$)", name)}
         assert len(road) <= most, sorted(road)
+
+
+def test_a_study_is_shown_without_what_draws_and_learns(tmp_path: Path) -> None:
+    """So it comes at once: neither with the figures of the page, nor with the model that proposes plans."""
+    search(tmp_path, FakeRunner(), trials=2)
+    heavy = {"torch", "pandas", "plotly", "jinja2", "libcst", "scipy.linalg", "sktune.learning.history"}
+    code = (
+        f"import sys, sktune.cli; sys.argv[1:] = ['show', 's', '--runs', {str(tmp_path)!r}]\n"
+        f"try: sktune.cli.main()\nfinally: assert not {heavy!r} & sys.modules.keys(), {heavy!r} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
