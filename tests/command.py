@@ -11,14 +11,14 @@ if __name__ == "__main__":
 import sktune.cli
 from sktune.agents import jobs, mcp_server
 from sktune.backends import info
-from sktune.worker import process
+from sktune.worker import runner
 
 COMMAND = (sys.executable, "-P", "-m", "tests.command")
 
 
 def main() -> None:
     """Run the command."""
-    process.SERVER = "tests.quick_server"
+    runner.SERVER = "tests.quick_server"
     info.FINAL_PROCESSES = int(os.environ.get("SKTUNE_TESTS_FINAL_PROCESSES", "1"))
     for module in (jobs, mcp_server):
         vars(module)["COMMAND"] = COMMAND

@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 import sktune.backends.info
 import sktune.recipes.run
-import sktune.worker.process
 import sktune.worker.runner
 from sktune import cli
 from sktune.core.outcome import Outcome
@@ -39,7 +38,7 @@ tell = TuningStudy.tell
 def main() -> None:
     """Run the command."""
     read_controls()
-    sktune.worker.process.SERVER = "tests.campaign.server"
+    sktune.worker.runner.SERVER = "tests.campaign.server"
     if "CAMPAIGN_BROKEN" in os.environ:
         setattr(TuningStudy, "tell", forgetful)  # noqa: B010 - mypy takes an assignment for a mistake
     cli.main()

@@ -8,10 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from sktune.ascend.front_ends import what_is_tested
-from sktune.backends.installed import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, device_name
+from sktune.backends.installed import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, cann_version, device_name
 from sktune.backends.program_python import ProgramPython
 from sktune.core.events.commands import Finding, State
 from sktune.core.scope_options import has_superkernel
@@ -24,16 +23,6 @@ takes_none = dict(torchair.scope.super_kernel(None).attrs)["_super_kernel_scope"
 count = torch.npu.device_count()
 print(torch_npu.__version__, count, takes_none, torch.npu.get_device_name(0) if count else "-")
 """
-
-
-def cann_version() -> str:
-    """Return CANN's version from its installation, or ``NOT_INSTALLED``."""
-    home = os.environ.get("ASCEND_HOME_PATH")
-    for path in sorted(Path(home).glob("*/ascend_toolkit_install.info")) if home else []:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith("version="):
-                return line.partition("=")[2].strip()
-    return NOT_INSTALLED
 
 
 def examine() -> Sequence[Finding]:
