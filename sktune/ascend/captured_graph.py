@@ -238,7 +238,12 @@ class CapturedGraph:
                 if writes and len(expected) > 1:
                     raise RefusedGraphError("tasks wait for different values at one address")
                 value, flag = next(iter(expected))
-                notifies = [node for node in writes if _satisfies(node.value, value, flag)]
+                notifies = []
+                for node in writes:
+                    common, missing = node.value & value, ~(node.value | value) & ((1 << 64) - 1)
+                    holds = (node.value >= value, node.value == value, common != 0, missing != 0)
+                    if flag < len(holds) and holds[flag]:
+                        notifies.append(node)
                 if len(notifies) > 1:
                     raise RefusedGraphError("several writes satisfy a wait for a value")
                 can_fuse = bool(bypass & (PAIRED_WAIT if notifies else UNPAIRED_WAIT))
@@ -250,12 +255,6 @@ class CapturedGraph:
                     node.can_fuse = can_fuse
             for node in [*writes, *(self.nodes[each] for each in _hash_order(node.id for node in waits))]:
                 self._add_event(node)
-
-
-def _satisfies(written: int, value: int, flag: int) -> bool:
-    full = (1 << 64) - 1
-    holds = (written >= value, written == value, bool(written & value), ~(written | value) & full != 0)
-    return holds[flag] if flag < len(holds) else False
 
 
 def _nodes(tasks: Sequence[CapturedTask]) -> Iterator[SplitNode]:

@@ -24,28 +24,22 @@ class _Turn(IntEnum):
 
 
 class Candidates:
-    """The next node of each stream, as far as it may run now."""
+    """The next node of each stream, as far as it may run now.
+
+    Attributes:
+        ids: of these nodes.
+    """
 
     def __init__(self, nodes: Sequence[SplitNode], auto_op_parallel: bool) -> None:
         self._nodes, self._parallel = nodes, auto_op_parallel
-        self._ids: set[int] = set()
+        self.ids: set[int] = set()
         self._last: SplitNode | None = None
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __contains__(self, node: int) -> bool:
-        return node in self._ids
-
-    def push(self, node: SplitNode) -> None:
-        """Add a node."""
-        self._ids.add(node.id)
 
     def pop(self) -> SplitNode:
         """Take the node that runs next."""
-        nodes = [self._nodes[each] for each in sorted(self._ids)]
+        nodes = [self._nodes[each] for each in sorted(self.ids)]
         node = self._preferred(nodes) if self._parallel else nodes[0]
-        self._ids.remove(node.id)
+        self.ids.remove(node.id)
         return node
 
     def _preferred(self, nodes: Sequence[SplitNode]) -> SplitNode:

@@ -341,7 +341,7 @@ class _Collector:
         candidates = Candidates(self._graph.nodes, self._parallel)
         for stream in reversed(range(len(self._at))):
             self._offer(stream, group, candidates)
-        while candidates:
+        while candidates.ids:
             node = candidates.pop()
             group.nodes.append(node)
             self._at[node.stream] = node.next
@@ -355,7 +355,7 @@ class _Collector:
     def _offer(self, stream: int, group: _Group, candidates: Candidates) -> None:
         """Make the stream's next node a candidate, unless it ends the group on this stream or has to wait."""
         at = self._at[stream]
-        if at is None or stream in self._waiting or stream in self._ended or at in candidates:
+        if at is None or stream in self._waiting or stream in self._ended or at in candidates.ids:
             return
         node = self._graph.nodes[at]
         if not node.can_fuse:
@@ -366,4 +366,4 @@ class _Collector:
         elif node.kind is Kind.WAIT and node.notify is not None and node.notify not in self._recorded:
             self._waiting[stream] = self._graph.nodes[node.notify].event
         else:
-            candidates.push(node)
+            candidates.ids.add(node.id)

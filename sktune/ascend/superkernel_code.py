@@ -184,7 +184,13 @@ class _Queues:
         for event, sender in {event: place for place, each in enumerate(kernels) for event in each.sends}.items():
             if event in receivers:
                 self._link(sender, receivers[event])
-        self._link_notifiers()
+        for place, (each, following) in enumerate(pairwise(kernels)):
+            # A mix kernel that notifies the outside does so before the next operator, on whose core that takes.
+            if each.kernel_type.core == "mix" and self._outer(place):
+                if following.kernel_type.core == "cube":
+                    self._notify_queue[place] = "cube"
+                if following.stream != each.stream and place + 1 not in self._sends[place]:
+                    self._link(place, place + 1)
         self._remove_crossed()
         self._keep_one(self._sends, latest=False)
         self._keep_one(self._receives, latest=True)
@@ -208,11 +214,8 @@ class _Queues:
     def _outer(self, place: int) -> int:
         return len(set(self._kernels[place].sends) - self._inner)
 
-    def _core(self, place: int) -> Core:
-        return self._kernels[place].kernel_type.core
-
     def _link(self, before: int, after: int) -> None:
-        one, other = self._core(before), self._core(after)
+        one, other = self._kernels[before].kernel_type.core, self._kernels[after].kernel_type.core
         if one == other == "mix":
             event = "cube:vector;vector:cube"
         elif one == "mix":
@@ -222,16 +225,6 @@ class _Queues:
         else:
             event = f"{one}:{other}"
         self._sends[before][after] = self._receives[after][before] = event
-
-    def _link_notifiers(self) -> None:
-        """A mix kernel that notifies the outside does so before the next operator, on whose core that takes."""
-        for place in range(len(self._kernels) - 1):
-            if self._core(place) != "mix" or not self._outer(place):
-                continue
-            if self._core(place + 1) == "cube":
-                self._notify_queue[place] = "cube"
-            if self._kernels[place + 1].stream != self._kernels[place].stream and place + 1 not in self._sends[place]:
-                self._link(place, place + 1)
 
     def _index(self, place: int, queue: Queue) -> int:
         return self.places[queue].index(place) if place in self.places[queue] else 0

@@ -154,10 +154,8 @@ def merge(kernels: Sequence[SubKernel], aic: int = 0, aiv: int = 0) -> tuple[Ker
         kernel_type, blocks = KernelType.MIX_AIC_1_1, most_aic
     else:
         kernel_type, blocks = KernelType.MIX_AIC_1_2, max(most_aic, ceil(most_aiv / 2))
-    return _with_cores(kernel_type, blocks, aic, aiv) if aic or aiv else (kernel_type, blocks)
-
-
-def _with_cores(kernel_type: KernelType, blocks: int, aic: int, aiv: int) -> tuple[KernelType, int] | Refusal:
+    if not aic and not aiv:
+        return kernel_type, blocks
     if aic and aiv and aiv not in (aic, 2 * aic):
         return Refusal.CORES_RATIO
     if aic > MAX_AIC or aiv > MAX_AIV:
