@@ -225,7 +225,8 @@ class Layout:
         """Give the units their kernels."""
         if not isinstance(values, dict) or "kernels" not in values:
             return values
-        lists = decoded(list[tuple[StoredKernel, ...]], values["kernels"])
-        units = [unit | {name: lists[unit[name]] for name in ("kernels", "between") if name in unit}
-                 for unit in values["units"]]  # fmt: skip
+        lists = dict(enumerate(decoded(list[tuple[StoredKernel, ...]], values["kernels"])))
+        # A place that is damaged stays as it is: it is no list of kernels.
+        units = [unit | {name: lists.get(place, place) for name in ("kernels", "between") if (place := unit.get(name))
+                         is not None} for unit in decoded(list[dict[str, Any]], values.get("units"))]  # fmt: skip
         return values | {"units": units}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidatorFunctionWrapHandler, model_validator
 
 from sktune.core.codec import LEFT_OUT_IF_EMPTY, encoded
 from sktune.program.sktune_program.plan import MAX_LABEL_LENGTH as MAX_LABEL_LENGTH
@@ -127,6 +127,11 @@ class Plan:
         """Return plain values, ready for YAML and JSON."""
         values: dict[str, Any] = encoded(self)
         return values
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, values: Any, _: ValidatorFunctionWrapHandler) -> "Plan":
+        return values if isinstance(values, Plan) else cls.from_dict(values)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":

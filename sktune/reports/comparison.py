@@ -88,15 +88,14 @@ class ComparedStudies:
         return [self._event(curve) for curve in self.curves]
 
     def _event(self, curve: Curve) -> StudyCompared:
-        summary = curve.result.summary()
         return StudyCompared(
             study=curve.result.study,
             strategies=curve.strategies,
-            trials=summary["trials"],
+            trials=len(curve.result.trials),
             best_after={str(trials): curve.after(trials) for trials in self.checkpoints},
             winner=curve.result.winner.number if curve.result.winner else None,
-            speedup=summary["speedup"],
-            ci95=summary["ci95"],
+            speedup=curve.result.speedup,
+            ci95=curve.result.ci95,
             failed_share=curve.failed_share,
             seconds=curve.seconds,
             simulated=curve.result.is_simulated,

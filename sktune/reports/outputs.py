@@ -15,7 +15,6 @@ from sktune.reports.study import report_markdown
 from sktune.reports.time_spent import trace_json
 from sktune.reports.trials_table import trials_csv
 from sktune.study.result import BEST_PLAN, SearchResult
-from sktune.study.storage import undamaged
 
 if TYPE_CHECKING:
     from sktune.profiling.analysis import Profile
@@ -50,13 +49,12 @@ def write(
         trace: whether to write a trace of where the time went, for Perfetto.
 
     Raises:
-        StudyError: the folder cannot be written, or a stored value is damaged.
+        StudyError: the folder cannot be written.
     """
-    with undamaged(result.study):
-        texts = {name: text_of(result) for name, text_of in OUTPUTS.items() if name != PAGE}
-        texts[PAGE] = page_html(result, language, profiles)
-        if trace:
-            texts[TRACE] = trace_json(result)
+    texts = {name: text_of(result) for name, text_of in OUTPUTS.items() if name != PAGE}
+    texts[PAGE] = page_html(result, language, profiles)
+    if trace:
+        texts[TRACE] = trace_json(result)
     try:
         if not result.delivery:
             shutil.rmtree(folder / ARTIFACTS, ignore_errors=True)

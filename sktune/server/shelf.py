@@ -81,7 +81,7 @@ class Shelf:
         except SktuneError as failure:
             return name, str(failure), "", "", "", ""
         incumbent = result.incumbent()
-        ratio = result.speedup or (incumbent["speedup"] if incumbent else None)
+        ratio = result.speedup or (incumbent.speedup if incumbent else None)
         best = plan_name(result.best_plan, result.facts.layout, self._say) if result.verdict else None
         ended = max((record.ended for record in result.trials if record.ended), default=None)
         return (

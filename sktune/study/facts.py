@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from sktune.core.codec import LEFT_OUT_IF_EMPTY, decoded, encoded
 from sktune.core.delivery import Delivery
-from sktune.core.errors import StudyError
+from sktune.core.errors import PlanError, StudyError
+from sktune.core.events.values import ProfileFigures
 from sktune.core.layout import Layout
 from sktune.core.plan import Option
+from sktune.core.printable import one_line
 from sktune.core.verification import Verification
 from sktune.learning.history import PREFIX
 from sktune.measure.final_comparison import FinalComparison
@@ -120,7 +122,7 @@ class StudyFacts:
     expected_gain_left: float | None = None
     proxy: ProxyFindings | None = None
     delivery: DeliveryRecord | None = None
-    profile: Mapping[str, Any] | None = None
+    profile: ProfileFigures | None = None
     command: str | None = None
     directory: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -153,22 +155,41 @@ class StudyFacts:
                 f"study {study!r} was made by a newer sktune (its facts have format {stored_format}, this one reads "
                 f"up to {FORMAT}); upgrade sktune, or name another with --study"
             )
-        known: dict[str, Any] = {}
-        for name in _TYPES:
-            stored = attributes.get(PREFIX + name)
-            if stored is None:
-                continue
-            try:
-                known[name] = decoded(_TYPES[name], stored)
-            except (ValidationError, TypeError, LookupError) as failure:
-                reason = failure.errors()[0]["msg"] if isinstance(failure, ValidationError) else repr(failure)
-                raise StudyError(
-                    f"study {study!r}: its fact {name!r} cannot be read ({reason}); name another with --study"
-                ) from failure
-        return cls(**known)
+        stored = [name for name in _TYPES if attributes.get(PREFIX + name) is not None]
+        return cls(**{name: stored_fact(study, name, attributes) for name in stored})
 
 
 _TYPES = get_type_hints(StudyFacts)
+T = TypeVar("T")
+
+
+def stored_value(kind: type[T], stored: Any, what: str) -> T:
+    """Return the value of type ``kind`` that is stored in a study.
+
+    Raises:
+        StudyError: it is damaged; ``what`` says which it is.
+    """
+    try:
+        return decoded(kind, stored)
+    except (ValidationError, PlanError) as failure:
+        reason = str(failure)
+        if isinstance(failure, ValidationError):
+            first = failure.errors()[0]
+            reason = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise StudyError(
+            f"{what} cannot be read ({one_line(reason)}); restore the study, or name another with --study"
+        ) from failure
+
+
+def stored_fact(study: str, name: str, attributes: Mapping[str, Any]) -> Any:
+    """Return one fact of a study from its Optuna attributes, its default if it is not stored.
+
+    Raises:
+        StudyError: it is damaged.
+    """
+    if (value := attributes.get(PREFIX + name)) is None:
+        return getattr(StudyFacts(), name)
+    return stored_value(_TYPES[name], value, f"study {study!r}: its fact {name!r}")
 
 
 def to_attributes(facts: Mapping[str, Any]) -> dict[str, Any]:
