@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from sktune.core.codec import LEFT_OUT_IF_EMPTY, AsList, decoded, encoded
+from sktune.core.codec import LEFT_OUT_IF_EMPTY, AsList, decoded
 from sktune.core.errors import PlanError, nearest
 from sktune.core.plan import Plan
 
@@ -193,16 +193,6 @@ class Layout:
                     "end it before that"
                 )
             end = last
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        values: dict[str, Any] = encoded(self)
-        return values
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Layout":
-        """Inverse of ``to_dict``."""
-        return decoded(cls, values)
 
     @model_serializer(mode="wrap")
     def _stored(self, encode: SerializerFunctionWrapHandler) -> dict[str, Any]:

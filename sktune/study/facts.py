@@ -155,11 +155,35 @@ class StudyFacts:
                 f"study {study!r} was made by a newer sktune (its facts have format {stored_format}, this one reads "
                 f"up to {FORMAT}); upgrade sktune, or name another with --study"
             )
-        stored = [name for name in _TYPES if attributes.get(PREFIX + name) is not None]
-        return cls(**{name: stored_fact(study, name, attributes) for name in stored})
+        stored = [name for name in get_type_hints(cls) if attributes.get(PREFIX + name) is not None]
+        return cls(**{name: cls.stored(study, name, attributes) for name in stored})
+
+    @classmethod
+    def stored(cls, study: str, name: str, attributes: Mapping[str, Any]) -> Any:
+        """Return one fact of a study from its Optuna attributes, its default if it is not stored.
+
+        Raises:
+            StudyError: it is damaged.
+        """
+        if (value := attributes.get(PREFIX + name)) is None:
+            return getattr(cls(), name)
+        return stored_value(
+            get_type_hints(cls, include_extras=True)[name], value, f"study {study!r}: its fact {name!r}"
+        )
+
+    @classmethod
+    def to_attributes(cls, **facts: Any) -> dict[str, Any]:
+        """Return facts as the attributes to store: plain values, ready for JSON.
+
+        Raises:
+            TypeError: there is no such fact.
+        """
+        kinds = get_type_hints(cls, include_extras=True)
+        if unknown := facts.keys() - kinds.keys():
+            raise TypeError(f"a study has no facts {', '.join(sorted(unknown))}")
+        return {PREFIX + name: encoded(value, kinds[name]) for name, value in facts.items()}
 
 
-_TYPES = get_type_hints(StudyFacts)
 T = TypeVar("T")
 
 
@@ -179,25 +203,3 @@ def stored_value(kind: type[T], stored: Any, what: str) -> T:
         raise StudyError(
             f"{what} cannot be read ({one_line(reason)}); restore the study, or name another with --study"
         ) from failure
-
-
-def stored_fact(study: str, name: str, attributes: Mapping[str, Any]) -> Any:
-    """Return one fact of a study from its Optuna attributes, its default if it is not stored.
-
-    Raises:
-        StudyError: it is damaged.
-    """
-    if (value := attributes.get(PREFIX + name)) is None:
-        return getattr(StudyFacts(), name)
-    return stored_value(_TYPES[name], value, f"study {study!r}: its fact {name!r}")
-
-
-def to_attributes(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts as the attributes to store: plain values, ready for JSON.
-
-    Raises:
-        TypeError: one of them is not a fact of ``StudyFacts``.
-    """
-    if unknown := facts.keys() - _TYPES.keys():
-        raise TypeError(f"a study has no facts {', '.join(sorted(unknown))}")
-    return {PREFIX + name: encoded(value, _TYPES[name]) for name, value in facts.items()}

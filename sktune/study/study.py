@@ -36,7 +36,7 @@ from sktune.learning.threads import one_blas_thread
 from sktune.study.backup import Backup
 from sktune.study.claims import Claims, Holder, may_live, refuse_difference
 from sktune.study.distinct import DistinctSampler
-from sktune.study.facts import StudyFacts, stored_fact, to_attributes
+from sktune.study.facts import StudyFacts
 from sktune.study.heartbeat import beating, stand_by
 from sktune.study.leases import Leases
 from sktune.study.records import PROPOSAL, StoredProposal, TrialRecord, banned_regions, incumbent_first, record_of
@@ -156,7 +156,7 @@ class TuningStudy:
     def remember(self, **facts: Any) -> None:
         """Store facts about the study as a whole, fields of ``StudyFacts``; the other facts are not changed."""
         with translated(self.name):
-            for key, value in to_attributes(facts).items():
+            for key, value in StudyFacts.to_attributes(**facts).items():
                 self._study.set_user_attr(key, value)
 
     @contextmanager
@@ -276,7 +276,7 @@ class TuningStudy:
             trials, attributes = self._study.get_trials(deepcopy=False), self._study.user_attrs
         proposed = [trial for trial in trials if trial.state is not TrialState.WAITING and PROPOSAL in trial.user_attrs]
         if new := [trial for trial in proposed if trial.state.is_finished() and trial.number not in self._ended]:
-            verifications = stored_fact(self.name, VERIFICATIONS, attributes)
+            verifications = StudyFacts.stored(self.name, VERIFICATIONS, attributes)
             self._ended |= {trial.number: record_of(self.name, trial, verifications) for trial in new}
         running = {trial.number: trial for trial in proposed if trial.number not in self._ended}
         self._running = {
@@ -313,7 +313,7 @@ class TuningStudy:
             # The attributes of ``trial`` are a copy, made before the sampler set any.
             attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
             is_probe = PROBE in attributes
-            plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
+            plan = decoded(Plan, attributes[PROBE]) if is_probe else space.plan(trial.params)
             is_repeat = REPEAT in attributes
             origin = "probe" if is_probe else "repeat" if is_repeat else attributes.get(ORIGIN, strategy.name)
             attempts = attributes.get(PROPOSAL, {}).get("attempts", 0) + (trial.number not in self._blameless)

@@ -53,9 +53,10 @@ def digests_of(leaves: Iterable[tuple[str, Leaf]]) -> dict[str, str]:
     digests: dict[str, list[str]] = {}
     for name, leaf in leaves:
         try:
-            digests.setdefault(name, []).append(f"{digest_of(leaf)}/{_elements(leaf)}")
-        except (RuntimeError, TypeError, ValueError) as failure:
+            digest = digest_of(leaf)
+        except (RuntimeError, TypeError, ValueError) as failure:  # tensors of a kind whose memory torch does not give
             raise TargetError(f"{name} cannot be compared: its bits cannot be read ({described(failure)})") from failure
+        digests.setdefault(name, []).append(f"{digest}/{_elements(leaf)}")
     return {name: own[0] if len(own) == 1 else _joined(sorted(own)) for name, own in digests.items()}
 
 
