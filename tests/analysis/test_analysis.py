@@ -615,7 +615,7 @@ def test_simulated_figures_are_marked_everywhere(tmp_path: Path, monkeypatch: py
     baseline = json.loads((study.folder / "baseline_performance.json").read_text())
     assert baseline["test_info"]["simulated"] is True
     assert set(baseline["statistics"].values()) == {None}
-    assert summary["risks"][0].risk == "simulated"
+    assert summary["risks"][0]["risk"] == "simulated"
 
 
 def test_a_first_attempt_that_is_not_the_winner_gets_a_separate_plan_file(
