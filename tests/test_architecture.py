@@ -181,7 +181,7 @@ def test_the_tables_refuse_an_upward_import() -> None:
     ]
     assert not any(itertools.starmap(may_import, refused))
     assert may_import("cli.search", "core.plan")
-    assert may_import("sim.calibrate", "tuning.prepare")
+    assert may_import("sim.calibration", "tuning.prepare")
     assert may_import("backends.npu.backend", "backends.base")
 
 

@@ -135,7 +135,10 @@ class RayEngine:
         try:
             value = ray.get(answer)
         except RayError as failure:
-            self._take_loss(actor, failure, on_event)
+            if self._has_head():
+                self._lose(actor, self._why(failure), on_event)
+            else:
+                time.sleep(1.0)  # no call of Ray would return
             return
         actor.awaited = actor.handle.news.remote(NEWS_S)
         if actor.worker is None:
@@ -146,12 +149,6 @@ class RayEngine:
                 self._lose(actor, event.why, on_event)
             else:
                 on_event(event)
-
-    def _take_loss(self, actor: _Actor, failure: RayError, on_event: OnEvent) -> None:
-        if not self._has_head():
-            time.sleep(1.0)  # no call of Ray would return
-            return
-        self._lose(actor, self._why(failure), on_event)
 
     def _lose(self, actor: _Actor, why: str, on_event: OnEvent) -> None:
         """Forget an actor and its group. A host that is gone is not counted against the others."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sktune.cluster.division import DividedShare, Division
 from sktune.core.errors import InterruptedSearchError, SktuneError
@@ -49,7 +50,7 @@ def search_all(
         InterruptedSearchError: Ctrl-C; all finished trials are stored.
     """
     if not requests[0].is_shared:
-        return tuple(_answer(request, _named(request, listener), None) for request in requests)
+        return tuple(_answer(request, partial(listener, request.study or ""), None) for request in requests)
     with stoppable() as stop:
         searches = _Searches(requests, listener)
         try:
@@ -62,10 +63,6 @@ def search_all(
                 f"stopped after {ended} of {len(requests)} studies; run the same command to continue"
             )
         return answers
-
-
-def _named(request: Request, listener: StudyListener) -> Listener:
-    return lambda event: listener(request.study or "", event)
 
 
 def _answer(request: Request, listener: Listener, site: Site | None) -> ModelAnswer:

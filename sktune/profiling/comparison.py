@@ -5,7 +5,6 @@ end within a step, and medians over the steps are compared: the method of graph-
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -52,35 +51,28 @@ def compare(baseline: Profile, candidate: Profile) -> MatchedProfiles:
     operators = [ReplacedOperator(*pair) for pair in zip(before["name"], before["type"], strict=True)]
     spans = _spans(baseline, places)
     is_certain = not (baseline.withheld or candidate.withheld)
-    gains = tuple(
-        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []) if is_certain else [],
-              operators[slice(*places.get(str(name), (0, 0)))])
-        for name, rows in superkernels.groupby("name", sort=False)
-    )  # fmt: skip
-    return MatchedProfiles(baseline, candidate, gains)
-
-
-def _gain(
-    name: str, candidate_us: npt.NDArray[np.float64], baseline_us: list[float], replaced: Sequence[ReplacedOperator]
-) -> SuperKernelFigures:
-    """Return a SuperKernel's figures.
-
-    Its noise is the largest of 3%, both median absolute deviations, and 1 us.
-    """
-    parsed = parse_superkernel_name(name) or SuperKernelName(name, "", "")
-    after = float(np.median(candidate_us))
-    if not baseline_us:
-        return SuperKernelFigures(name, parsed.scope, parsed.is_fragment, (), None, after, NOISE_US,
-                                  SuperKernelVerdict.INSUFFICIENT)  # fmt: skip
-    before = float(np.median(baseline_us))
-    deviation = max(_deviation(np.array(baseline_us)), _deviation(candidate_us))
-    noise = max(NOISE_SHARE * before, deviation, NOISE_US)
-    verdict = SuperKernelVerdict.BENEFICIAL if before > after else SuperKernelVerdict.REGRESSED
-    if abs(before - after) <= noise:
-        verdict = SuperKernelVerdict.NEUTRAL
-    if min(len(baseline_us), len(candidate_us)) < MIN_OCCURRENCES:
-        verdict = SuperKernelVerdict.INSUFFICIENT
-    return SuperKernelFigures(name, parsed.scope, parsed.is_fragment, tuple(replaced), before, after, noise, verdict)
+    gains = []
+    for name, rows in ((str(name), rows) for name, rows in superkernels.groupby("name", sort=False)):
+        parsed = parse_superkernel_name(name) or SuperKernelName(name, "", "")
+        candidate_us = rows["duration_us"].to_numpy()
+        after_us = float(np.median(candidate_us))
+        replaced: tuple[ReplacedOperator, ...] = ()
+        before_us, noise_us, verdict = None, NOISE_US, SuperKernelVerdict.INSUFFICIENT
+        if is_certain and (baseline_us := spans.get(name)):
+            before_us = float(np.median(baseline_us))
+            noise_us = max(
+                NOISE_SHARE * before_us, _deviation(np.array(baseline_us)), _deviation(candidate_us), NOISE_US
+            )
+            replaced = tuple(operators[slice(*places[name])])
+            if min(len(baseline_us), len(candidate_us)) >= MIN_OCCURRENCES:
+                gained = before_us > after_us
+                verdict = SuperKernelVerdict.BENEFICIAL if gained else SuperKernelVerdict.REGRESSED
+                if abs(before_us - after_us) <= noise_us:
+                    verdict = SuperKernelVerdict.NEUTRAL
+        gains.append(
+            SuperKernelFigures(name, parsed.scope, parsed.is_fragment, replaced, before_us, after_us, noise_us, verdict)
+        )
+    return MatchedProfiles(baseline, candidate, tuple(gains))
 
 
 def _deviation(values: npt.NDArray[np.float64]) -> float:
@@ -149,14 +141,9 @@ def _shared_out(names: list[str], types: list[str], low: int) -> dict[str, tuple
         return {}
     cuts = [len(types)]
     for index in range(len(names) - 1, 0, -1):
-        cuts.insert(
-            0, next(cut for cut in range(cuts[0] - 1, 0, -1) if _fits(ways[index][cut], types[cut], ends[index]))
-        )
+        earlier = range(cuts[0] - 1, 0, -1)
+        cuts.insert(0, next(cut for cut in earlier if ways[index][cut] and types[cut] == ends[index][0]))
     return {name: (low + begin, low + end) for name, (begin, end) in zip(names, pairwise([0, *cuts]), strict=True)}
-
-
-def _fits(ways: int, kind: str, ends: tuple[str, str]) -> bool:
-    return bool(ways) and kind == ends[0]
 
 
 def _spans(baseline: Profile, replaced: dict[str, tuple[int, int]]) -> dict[str, list[float]]:

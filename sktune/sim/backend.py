@@ -27,7 +27,7 @@ from sktune.core.scope_times import Part, scope_times
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.sim.deployment import deploy, deployment_notes
 from sktune.sim.ge import from_ge_graph
-from sktune.sim.model import SimulatedFailure, StepModel, StepPart
+from sktune.sim.model import SimulatedFailure, StepModel
 from sktune.sim.operators import Operator, from_kernel_table
 from sktune.sim.paths import CapturedPath, GePath, SuperKernelPath
 from sktune.sim.superkernel import core_in_superkernel
@@ -102,7 +102,7 @@ class SimBackend:
         step = self._model.step(plan)
         if isinstance(step, SimulatedFailure):
             raise CompileError(step.detail, step.reason, step.blamed)
-        fused = _fused(step.spans)
+        fused = alike_together(FusedScope((span.label,), span.parts) for span in step.spans if span.label is not None)
         scopes = {scope.label: scope for scope in plan.scopes}
         cuts = {span.label: span.cuts for span in step.spans}
         parts = [Part(scopes.get(span.label or ""), span.baseline_us / 1e3, span.time_us / 1e3) for span in step.spans]
@@ -143,10 +143,6 @@ class CapturedSimBackend(SimBackend):
     def with_operators(self, layout: Layout) -> Layout:
         """See ``Backend.with_operators``: what the sampler concludes from operators are the rules of GE."""
         return layout
-
-
-def _fused(spans: Sequence[StepPart]) -> tuple[FusedScope, ...]:
-    return alike_together(FusedScope((span.label,), span.parts) for span in spans if span.label is not None)
 
 
 def _line(scope: FusedScope, cuts: Sequence[tuple[str, str]]) -> str:

@@ -25,16 +25,12 @@ def _fingerprint(spec: TargetSpec) -> Mapping[str, str]:
     return {
         "device": _DEVICE,
         "torch_npu": package_version("torch_npu"),  # if it is installed, its graph is simulated
-        "constants": _constants_digest(spec),
+        **_captured_fingerprint(spec),
     }
 
 
 def _captured_fingerprint(spec: TargetSpec) -> Mapping[str, str]:
-    return {"device": _DEVICE, "constants": _constants_digest(spec)}
-
-
-def _constants_digest(spec: TargetSpec) -> str:
-    return load_constants(Path(spec.constants) if spec.constants else ATLAS_A3).digest
+    return {"device": _DEVICE, "constants": load_constants(Path(spec.constants or ATLAS_A3)).digest}
 
 
 def _worker_environment(device: str) -> Mapping[str, str]:  # noqa: ARG001

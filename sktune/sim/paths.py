@@ -71,11 +71,12 @@ class GePath:
             for index in range(each.first, each.last + 1):
                 if not self._loses_label[index]:
                     nodes[index] = replace(nodes[index], label=each.scope.label, options=text)
-        return group(nodes, self._starts_by_sync_all if self._constants.splits_at_sync_all.value else None)
 
-    def _starts_by_sync_all(self, nodes: Sequence[int]) -> list[int]:
-        places = starts_by_sync_all([self._operators[node] for node in nodes], self._constants)
-        return [nodes[place] for place in places]
+        def starts(inside: Sequence[int]) -> list[int]:
+            places = starts_by_sync_all([self._operators[node] for node in inside], self._constants)
+            return [inside[place] for place in places]
+
+        return group(nodes, starts if self._constants.splits_at_sync_all.value else None)
 
 
 class CapturedPath:

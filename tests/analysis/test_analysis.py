@@ -27,10 +27,9 @@ from sktune.analysis.decision import (
     walk_tree,
 )
 from sktune.analysis.guide_options import OptionResult, OptionStatus, improvement_percent, option_results
-from sktune.analysis.model import Analysis
+from sktune.analysis.model import SENTENCES, Analysis
 from sktune.analysis.model_folder import model_or_recipe, place_of
 from sktune.analysis.recommendation import recommend
-from sktune.analysis.sentences import SENTENCES
 from sktune.backends import availability
 from sktune.backends.availability import best_backend
 from sktune.cli.app import load

@@ -234,12 +234,13 @@ def test_a_scope_whose_input_has_no_fixed_size_is_a_compile_error() -> None:
 
 @pytest.mark.slow
 def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path, tmp_path: Path) -> None:
-    """Choices by timing are cached with the region."""
+    """Choices by timing are cached with the region, whose identity is the same there, too."""
     options = (*EXACT, ("freezing", True))
     code = (
         "import sys; sys.path.insert(0, 'examples'); import torch; torch.set_grad_enabled(False)\n"
         "from tests.backends.test_inductor import Bench, plan\n"
-        f"print(Bench().backend.compile(plan(('embedding', 'head'), options={options!r})).code_digest)"
+        f"compiled = Bench().backend.compile(plan(('embedding', 'head'), options={options!r}))\n"
+        "print(compiled.code_digest, *compiled.region_labels)"
     )
     digests = set()
     for _ in range(2):

@@ -21,13 +21,13 @@ from sktune.backends.inductor import artifacts
 from sktune.backends.inductor.capture_failure import capture_failure
 from sktune.backends.inductor.captured_work import captured_work
 from sktune.backends.inductor.pieces import Pieces
-from sktune.backends.inductor.region_check import RegionChecks
+from sktune.backends.inductor.region_check import RegionChecks, Round
 from sktune.backends.inductor.searched_regions import SearchedRegions
 from sktune.core.delivery import Delivery, digest_of
 from sktune.core.errors import BackendError, SktuneError, TargetError, described
 from sktune.core.layout import Layout
 from sktune.core.outcome import ScopeTime
-from sktune.core.plan import Options, Plan
+from sktune.core.plan import Plan
 from sktune.core.scope_times import Part, scope_times
 from sktune.core.verification import RegionCheck
 from sktune.measure.devices import Cpu, Cuda
@@ -144,10 +144,16 @@ class InductorBackend:
         }
 
     def _cut(self, plan: Plan) -> Cutting:
-        marked = self._marked
-        assert marked is not None
-        chosen = [self._span(marked, scope.first, scope.last, scope.label, scope.options) for scope in plan.scopes]
-        return cut(marked.graph_module, chosen, self._example_inputs)
+        assert self._marked is not None
+        spans, chosen = self._marked.spans, []
+        for scope in plan.scopes:
+            for name in (scope.first, scope.last):
+                if name not in spans:
+                    raise CompileError(
+                        f"unit {name!r} left no mark in the captured graph; it does not run in this step"
+                    )
+            chosen.append(GraphSpan(scope.label, spans[scope.first].start, spans[scope.last].end, scope.options))
+        return cut(self._marked.graph_module, chosen, self._example_inputs)
 
     def _deliver(self, plan: Plan, code: Mapping[str, str], folder: Path) -> Delivery:
         """Compile ``plan`` again, to record what it uses from Inductor's caches; see ``Deliver``."""
@@ -290,17 +296,11 @@ class InductorBackend:
         written = {
             tensor.untyped_storage().data_ptr() for tensor in complete_state(self._target, self._written).values()
         }
-        regions = self._region_checks.start(keys, budget, exact=[key for key in exact if exact[key]], written=written)
+        regions = Round(self._region_checks, keys, budget, [key for key in exact if exact[key]], written)
         if not regions.is_done:
             with torch.no_grad():
                 pieces.check_regions(self._step, steps, regions)
         return regions.results()
-
-    def _span(self, marked: MarkedGraph, first: str, last: str, label: str, options: Options) -> GraphSpan:
-        for name in (first, last):
-            if name not in marked.spans:
-                raise CompileError(f"unit {name!r} left no mark in the captured graph; it does not run in this step")
-        return GraphSpan(label, marked.spans[first].start, marked.spans[last].end, options)
 
 
 def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -7,7 +7,6 @@ from sktune.ascend.front_ends import front_end, releases_with
 from sktune.backends.info import BackendInfo
 from sktune.backends.installed import NOT_INSTALLED, package_version
 from sktune.backends.npu.info import INFO as NPU
-from sktune.backends.npu.info import fingerprint
 from sktune.backends.npugraph_ex.options import KERNELS, OPTIONS, SUPERKERNEL
 from sktune.backends.program_python import ProgramPython
 from sktune.core.events.commands import Finding, State
@@ -52,9 +51,9 @@ INFO = BackendInfo(
     options=OPTIONS,
     scope_flavour=ScopeFlavour.CAPTURED,
     needs_fresh_process=True,
-    worker_folders={"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"},
-    takes_torchair=lambda device: True,
-    fingerprint=fingerprint,
+    worker_folders=NPU.worker_folders,
+    takes_torchair=NPU.takes_torchair,
+    fingerprint=NPU.fingerprint,
     examine=_examine,
     needs=(NPU.name,),
     examine_program=_examine_program,
