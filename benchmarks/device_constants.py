@@ -49,7 +49,7 @@ def learned_on(landscape: DeviceLandscape, trials: int, seed: int) -> Learned:
         outcome = record.judge(plan)
         assert outcome.speedup
         # As probes, plans need no parameters.
-        attributes = {PROBE: plan.to_dict(), OUTCOME: encoded(outcome)}
+        attributes = {PROBE: encoded(plan), OUTCOME: encoded(outcome)}
         kept.append(create_trial(
             params=point, distributions=wanted, value=outcome.speedup.latency_ms, user_attrs=attributes,
         ))  # fmt: skip

@@ -19,6 +19,7 @@ from sktune.ascend.superkernel_code import generate
 from sktune.ascend.superkernel_parts import KernelType, Refusal, SubKernel
 from sktune.ascend.superkernel_pass import GraphNode, group
 from sktune.ascend.unit_kernels import kernel_core, unit_kernels, units_plan
+from sktune.core.codec import decoded, encoded
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Kernel, Layout, Unit
 from sktune.core.plan import Plan, Scope
@@ -208,7 +209,7 @@ def test_kernels_of_units_keep_streams_and_edges() -> None:
     layout = LAYOUT.with_kernels(unit_kernels(GRAPH, LAYOUT))
     matmul = Kernel("MatMulV2", "cube", after=(1,))
     assert layout.units[1].kernels == (replace(matmul, stream="1", follows_view=True), matmul)
-    assert Layout.from_dict(layout.to_dict()) == layout
+    assert decoded(Layout, encoded(layout)) == layout
     planned = operators_of_layout(layout, units_plan(layout))
     assert [(each.label, each.stream, each.after, each.follows_view) for each in planned] == [
         (each.label, each.stream, each.after, each.follows_view) for each in operators_of_graph(GRAPH)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sktune.core.codec import decoded
 from sktune.core.plan import Plan
 from sktune.core.plan_file import read_plan
 from tests.campaign.faults import OF_MACHINE, Fault
@@ -186,7 +187,7 @@ def _winner(
 def _winning(scene: Scene, trials: Mapping[int, Any]) -> int | None:
     """Return the number of the trial whose plan is in the file for the user."""
     best = read_plan(scene.study / "best_plan.yaml")
-    plans = {number: Plan.from_dict(trial["sktune:proposal"]["plan"]) for number, trial in trials.items()}
+    plans = {number: decoded(Plan, trial["sktune:proposal"]["plan"]) for number, trial in trials.items()}
     return next((number for number, plan in plans.items() if plan == best), None)
 
 

@@ -22,8 +22,9 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from sktune.ascend.kernel_name import parse_superkernel_name
 from sktune.cli.views.profile import profile_view
 from sktune.core.errors import ProfileError
+from sktune.core.events.values import SuperKernelVerdict
 from sktune.profiling.analysis import Bound, Profile, analyse
-from sktune.profiling.comparison import SuperKernelVerdict, compare
+from sktune.profiling.comparison import compare
 from sktune.profiling.readers.reading import read_profile
 from sktune.profiling.repetition import Landmarks, longest_run, split_layers, split_steps
 from sktune.profiling.report import report

@@ -92,7 +92,7 @@ def test_two_ranks_are_searched_as_was_rehearsed(project: Path) -> None:
     layout = rehearsal.space.layout
     assert layout.digest == rehearsal.start.layout.digest
     did = [(record.number, record.origin, plan_name(record.plan, layout)) for record in result.trials]
-    assert did == [(trial.number, trial.origin, trial.shape) for trial in rehearsal.first]
+    assert did == [(trial.trial, trial.origin, trial.shape) for trial in rehearsal.first]
     first = result.trials[0].outcome
     assert first and first.speedup, first
     complete = {str(record.number) for record in result.trials if record.outcome and record.outcome.is_complete}
@@ -123,7 +123,7 @@ def test_trials_are_foretold_up_to_the_first_that_depends_on_a_result(
     runner = FakeRunner(layout=start.layout, latency_ms=lambda plan: 9.0 if plan.scopes else 10.0)
     result = run(request, runner_factory=lambda setup: runner)
     did = [(record.number, record.origin, plan_name(record.plan, start.layout)) for record in result.trials]
-    said = [(trial.number, trial.origin, trial.shape) for trial in rehearsal.first]
+    said = [(trial.trial, trial.origin, trial.shape) for trial in rehearsal.first]
     assert len(said) == foretold
     assert did[:foretold] == said
     assert {origin for _, origin, _ in did[foretold:]} <= set(rehearsal.later)

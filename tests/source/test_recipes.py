@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from sktune.core.codec import encoded
 from sktune.core.errors import BadInputError, PlanError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import PlanFile
@@ -49,7 +50,7 @@ def plan_file(scopes: Sequence[tuple[str, ...]], among: range, **values: Any) ->
             for first, last, *labels in scopes
         )
     )
-    return PlanFile.model_validate({"version": 1, "backend": "npu", "plan": plan.to_dict(), **values})
+    return PlanFile.model_validate({"version": 1, "backend": "npu", "plan": encoded(plan), **values})
 
 
 def applied(project: Path, model: str, file: PlanFile, settings: str = "") -> SourceChange:
