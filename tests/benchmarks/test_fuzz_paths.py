@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.fuzz.harness import prepared
+from benchmarks.fuzz.inputs import USES
 from tests.builders import sktune_command
-from tests.fuzz.harness import prepared
-from tests.fuzz.inputs import USES
 
 NAMES = st.one_of(
     st.text(st.sampled_from(r"""#?%&=+:;@!*[]{}()<>|'"\$`~^,. 41aäé日"""), min_size=1, max_size=12),

@@ -5,12 +5,12 @@ import sys
 if __name__ == "__main__":
     from tests.warm import delegate
 
-    delegate("tests.campaign.server", [int(file) for file in sys.argv[1:3]])
+    delegate("benchmarks.campaign.server", [int(file) for file in sys.argv[1:3]])
 
 import time
 
+from benchmarks.campaign.scene import read_controls
 from sktune.worker import server
-from tests.campaign.scene import read_controls
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.campaign.faults import SIGNALS, Fault
-from tests.campaign.scene import Scene, Search, Usual
+from benchmarks.campaign.faults import SIGNALS, Fault
+from benchmarks.campaign.scene import Scene, Search, Usual
 
 FOUND_WITHIN_S = 3.0
 """How long a victim may take to appear."""

@@ -1,7 +1,8 @@
 """`sktune recipe init` on every YAML of a cann-recipes-infer checkout, checked with the program's launch and classes.
 
-    python -m tests.field.recipes --repository CHECKOUT [--table benchmarks/results/field-recipes.md]
-    python -m tests.field.recipes --repository OLDER --facts tests/field/recipes-2025-12.yaml --release 3a0b2c8
+    python -m benchmarks.field.recipes --repository CHECKOUT [--table benchmarks/results/field-recipes.md]
+    python -m benchmarks.field.recipes --repository OLDER --facts benchmarks/field/recipes-2025-12.yaml \\
+        --release 3a0b2c8
 
 The checkout is copied. For each YAML, the launch script runs with stand-ins for ``python3`` and ``taskset`` that only
 note what would start, and the program's configuration classes, argument parsers and checks run with stand-ins for
@@ -225,9 +226,11 @@ def table(cases: list[Case], release: str) -> str:
     lines = [
         "# Recipes for cann-recipes-infer",
         "",
-        f"`python -m tests.field.recipes --repository CHECKOUT` on {len(cases)} YAMLs below `models/` (at {release}): "
-        f"{len(written)} recipes are written, {len(cases) - len(written)} are refused. Nothing ran on an NPU. Copies "
-        "were given to: " + ", ".join(f"{part} ({count})" for part, count in parts.most_common()) + ".",
+        f"`python -m benchmarks.field.recipes --repository CHECKOUT` on {len(cases)} YAMLs below `models/` "
+        f"(at {release}): {len(written)} recipes are written, {len(cases) - len(written)} are refused. "
+        "Nothing ran on an NPU. Copies were given to: "
+        + ", ".join(f"{part} ({count})" for part, count in parts.most_common())
+        + ".",
         "",
         f"Stated facts that the program contradicts: {sum(len(case.wrong) for case in cases)}.",
         *(f"* {case.yaml}: {'; '.join(case.wrong)}" for case in cases if case.wrong),

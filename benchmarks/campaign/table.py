@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
-from tests.campaign.campaign import Verdict
+from benchmarks.campaign.campaign import Verdict
 
 INTRODUCTION = """# A campaign of faults
 
 Each fault disturbs one search; then the same command is run again. What must hold after that is in
-`tests/campaign/invariants.py`: every trial that was reported or stored is there and unchanged, none is run twice, the
-winner is the best, the trials are those of an undisturbed search (simulated figures), no process, lock, claim or
+`benchmarks/campaign/invariants.py`: every trial that was reported or stored is there and unchanged, none is run twice,
+the winner is the best, the trials are those of an undisturbed search (simulated figures), no process, lock, claim or
 temporary file is left, and every message is one line with a way out. A fault that could not be injected, because the
 search had ended or the machine does not allow it, is counted as such.
 

@@ -6,14 +6,14 @@ from itertools import islice
 
 import pytest
 
-from tests.campaign.campaign import Campaign, Verdict, numbered, run_all
-from tests.campaign.faults import KINDS, SUBJECTS, Fault, draw
-from tests.campaign.table import table
+from benchmarks.campaign.campaign import Campaign, Verdict, numbered, run_all
+from benchmarks.campaign.faults import KINDS, SUBJECTS, Fault, draw
+from benchmarks.campaign.table import table
 
 FAULTS = 16
 """Of these the first of each kind: each costs two searches in processes of their own, some seconds of a core.
 
-``python -m tests.campaign`` runs more.
+``python -m benchmarks.campaign`` runs more.
 """
 SEED = 7
 

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.campaign.faults import Fault, draw
+from benchmarks.campaign.injections import NEEDS_SHIM, inject, limit_s
+from benchmarks.campaign.invariants import Aftermath, Reference, violations
+from benchmarks.campaign.scene import Scene, Usual, build_shim, record
 from tests import warm
-from tests.campaign.faults import Fault, draw
-from tests.campaign.injections import NEEDS_SHIM, inject, limit_s
-from tests.campaign.invariants import Aftermath, Reference, violations
-from tests.campaign.scene import Scene, Usual, build_shim, record
 
 PATIENCE_S = 30.0
 """How long killed processes may take to end on a busy machine."""
@@ -75,7 +75,9 @@ class Campaign:
 
     def __enter__(self) -> Self:
         preloaded = {"LD_PRELOAD": str(self._shim)} if self._shim else {}
-        self._warm = warm.sitting(("tests.campaign.command", "tests.campaign.server"), OMP_NUM_THREADS="1", **preloaded)
+        self._warm = warm.sitting(
+            ("benchmarks.campaign.command", "benchmarks.campaign.server"), OMP_NUM_THREADS="1", **preloaded
+        )
         self._warm.__enter__()
         return self
 

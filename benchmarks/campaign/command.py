@@ -8,16 +8,16 @@ import os
 if __name__ == "__main__":
     from tests.warm import delegate
 
-    delegate("tests.campaign.command", lingers=True)
+    delegate("benchmarks.campaign.command", lingers=True)
 
 import sktune.backends.info
 import sktune.recipes.run
 import sktune.worker.process
 import sktune.worker.runner
+from benchmarks.campaign.scene import read_controls
 from sktune import cli
 from sktune.core.outcome import Outcome
 from sktune.study.study import Proposal, TuningStudy
-from tests.campaign.scene import read_controls
 
 sktune.backends.info.FINAL_PROCESSES = 1
 sktune.worker.runner.OPEN_TIMEOUT_S = 120.0
@@ -39,7 +39,7 @@ tell = TuningStudy.tell
 def main() -> None:
     """Run the command."""
     read_controls()
-    sktune.worker.process.SERVER = "tests.campaign.server"
+    sktune.worker.process.SERVER = "benchmarks.campaign.server"
     if "CAMPAIGN_BROKEN" in os.environ:
         setattr(TuningStudy, "tell", forgetful)  # noqa: B010 - mypy takes an assignment for a mistake
     cli.main()

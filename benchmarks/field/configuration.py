@@ -5,7 +5,7 @@ import sys
 import types
 from pathlib import Path
 
-from tests.field.symbolic import Stubs
+from benchmarks.field.symbolic import Stubs
 
 
 def main() -> None:

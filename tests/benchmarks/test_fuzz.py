@@ -1,4 +1,4 @@
-"""Damaged inputs for every command: a few in CI, 10,000 for each by ``python -m tests.fuzz``."""
+"""Damaged inputs for every command: a few in CI, 10,000 for each by ``python -m benchmarks.fuzz``."""
 
 import json
 import random
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.fuzz.harness import Tally, prepared, run
+from benchmarks.fuzz.inputs import CONFIG, USES
+from benchmarks.fuzz.mutations import mutated
 from tests.builders import sktune_command
-from tests.fuzz.harness import Tally, prepared, run
-from tests.fuzz.inputs import CONFIG, USES
-from tests.fuzz.mutations import mutated
 
 INPUTS = {"analyze": 3, "search": 6, "calibrate": 6}
 """Inputs of the commands that take longest when they accept one; of others there are more."""
@@ -106,7 +106,7 @@ def test_damage_is_drawn_by_the_seed() -> None:
 
 def test_a_traceback_and_a_hang_would_be_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness does not pass everything."""
-    monkeypatch.setattr("tests.fuzz.harness.LIMIT_S", 0.5)
+    monkeypatch.setattr("benchmarks.fuzz.harness.LIMIT_S", 0.5)
     for failing in ("raise KeyError('x')", "while True: pass", "print('Traceback (most recent call last)')"):
         tally = Tally()
 

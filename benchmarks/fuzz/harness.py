@@ -15,9 +15,9 @@ from pathlib import Path
 from time import monotonic
 from unittest.mock import patch
 
+from benchmarks.fuzz.inputs import damaged, make_base
 from sktune.backends import all_backends
 from tests.builders import TESTS, install_toy, sktune_command
-from tests.fuzz.inputs import damaged, make_base
 from tests.guard import HangError, no_hang
 
 LIMIT_S = 60.0

@@ -1,10 +1,10 @@
 """`sktune recipe init` on every folder and YAML of whole repositories, and `doctor --recipe` on each recipe.
 
-    python -m tests.field.folders NAME=CHECKOUT ... [--table benchmarks/results/field-folders.md]
+    python -m benchmarks.field.folders NAME=CHECKOUT ... [--table benchmarks/results/field-folders.md]
 
 A folder, or a YAML of a model, gets a recipe or is refused in one line. What is expected is in ``folders.yaml``, with
 the commit that was looked at: all that is not listed there is refused. Nothing of a checkout is changed or started.
-``python -m tests.field.recipes`` checks what a recipe says with the program's own launch and classes.
+``python -m benchmarks.field.recipes`` checks what a recipe says with the program's own launch and classes.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from sktune.recipes.recipe_draft import RecipeDraft
 FACTS = Path(__file__).with_name("folders.yaml")
 CHECKED = ("command", "YAML", "start scripts", "weights", "logs")
 """Findings of ``doctor --recipe`` that do not depend on the machine, where neither weights nor CANN are installed."""
-HEAD = """`python -m tests.field.folders`: `recipe init` on every folder, and on every YAML of a model; then
+HEAD = """`python -m benchmarks.field.folders`: `recipe init` on every folder, and on every YAML of a model; then
 `doctor --recipe` on each recipe. The machine has no NPU, no CANN and no weights, and the checkouts are as they come, so
 that the placeholders of their scripts are not filled in. Nothing was started. Of `doctor`'s findings those are shown
 that are not good, of command, YAML, start scripts, weights and logs.

@@ -1,4 +1,4 @@
-"""``python -m tests.field --repository PATH [FOLDER ...]``: the table of ``benchmarks/results/field-apply.md``.
+"""``python -m benchmarks.field --repository PATH [FOLDER ...]``: the table of ``benchmarks/results/field-apply.md``.
 
 ``--random N --seed S`` adds N plans for each folder, with scopes over random units of random layers; each answer must
 come within ``ANSWER_S``.
@@ -186,7 +186,7 @@ def ran(folder: Folder, source: Path, settings: Mapping[str, Any]) -> Any:
         "settings": settings,
         "config": folder.config,
     }
-    return child(["tests.field.symbolic"], task)
+    return child(["benchmarks.field.symbolic"], task)
 
 
 def child(module: Sequence[str], task: Any) -> Any:
@@ -206,7 +206,7 @@ def flags_read(folder: Folder, readings: Sequence[Reading | None], configuration
             return f"refused: {failure}"
     is_shared = not folder.facts.get("own_settings")
     if is_shared and any(reading and reading.root == "infer_config" for reading in readings):
-        answers = child(["tests.field.configuration", str(configuration)], documents)
+        answers = child(["benchmarks.field.configuration", str(configuration)], documents)
     else:  # The runner's settings are the document itself.
         answers = [value_at(document, reading) for document in documents for reading in readings[:1]]
     return answers if isinstance(answers, str) else f"{sum(each is True for each in answers)} of {len(documents)}"
@@ -221,7 +221,7 @@ def value_at(document: Any, reading: Reading | None) -> Any:
 
 def main() -> int:
     """Print the table; 1 if something is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.field")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.field")
     parser.add_argument("--repository", type=Path, required=True, help="a checkout of cann-recipes-infer")
     parser.add_argument("--random", type=int, default=0, help="number of random plans for each folder")
     parser.add_argument("--seed", type=int, default=0)

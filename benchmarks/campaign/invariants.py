@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.campaign.faults import OF_MACHINE, Fault
+from benchmarks.campaign.scene import Scene, Usual, record
 from sktune.core.plan import Plan
 from sktune.core.plan_file import read_plan
-from tests.campaign.faults import OF_MACHINE, Fault
-from tests.campaign.scene import Scene, Usual, record
 
 WAY_OUT = re.compile(
     r"(;|,|\.) (it was restored|and what was|stored trials are safe)|; |run (the same command|it|again)|--[a-z]"

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz``: damaged inputs for every command, and a table of how they ended."""
+"""``python -m benchmarks.fuzz``: damaged inputs for every command, and a table of how they ended."""
 
 import argparse
 import multiprocessing
@@ -11,18 +11,18 @@ from itertools import repeat
 from pathlib import Path
 from time import monotonic
 
+from benchmarks.fuzz.harness import LIMIT_S, Tally, prepare, run_chunk
+from benchmarks.fuzz.inputs import USES
 from tests.builders import ROOT
-from tests.fuzz.harness import LIMIT_S, Tally, prepare, run_chunk
-from tests.fuzz.inputs import USES
 
 HEAD = f"""\
 # Damaged inputs
 
 Each input is a real file of a command with one to three damages, to its bytes, its values, or what is at its path,
-drawn by seed (`tests/fuzz/`), with a limit of {LIMIT_S:g} s. The command must end with a result, or with one line of
-error and exit code 1 or 2: no traceback, no hang, and no terminal's command in what is printed.
+drawn by seed (`benchmarks/fuzz/`), with a limit of {LIMIT_S:g} s. The command must end with a result, or with one line
+of error and exit code 1 or 2: no traceback, no hang, and no terminal's command in what is printed.
 
-`python -m tests.fuzz --inputs 10000 --command COMMAND --out benchmarks/results/fuzz.md` for each row. Other
+`python -m benchmarks.fuzz --inputs 10000 --command COMMAND --out benchmarks/results/fuzz.md` for each row. Other
 work ran beside most of them, so the slowest input tells little about time.
 
 | command | inputs | accepted | refused (exit code 2) | failed (1) | wrong | slowest, s | commit | machine |
@@ -34,7 +34,7 @@ CHUNK = 250
 
 def main() -> None:
     """Run the inputs, print what ends wrongly, and put the rows of the commands that were run into the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=main.__doc__)
     parser.add_argument("--inputs", type=int, default=10_000, help="for each command")
     parser.add_argument("--first", type=int, default=0, help="number of the first input")
     parser.add_argument("--command", choices=tuple(USES), action="append", help="one command; all by default")

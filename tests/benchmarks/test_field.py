@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.field import __main__ as field
+from benchmarks.field import folders, profiles
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source.codemod import Rewritten, rewrite
-from tests.field import __main__ as field
-from tests.field import folders, profiles
 from tests.profiles import deepseek, kernel_details, npu_trace, write
 from tests.projects import TEMPLATE
 

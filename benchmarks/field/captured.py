@@ -1,9 +1,9 @@
 """`sktune apply` of npugraph_ex on every YAML of a cann-recipes-infer checkout that uses it.
 
-    python -m tests.field.captured --repository CHECKOUT [--table benchmarks/results/field-npugraph-ex.md]
+    python -m benchmarks.field.captured --repository CHECKOUT [--table benchmarks/results/field-npugraph-ex.md]
 
-The checkout is copied. For each YAML and plan, the changed source runs symbolically, as in ``tests.field``; then a plan
-is applied to the copy, the program's own classes and checks read the result, and it is undone.
+The checkout is copied. For each YAML and plan, the changed source runs symbolically, as in ``benchmarks.field``; then a
+plan is applied to the copy, the program's own classes and checks read the result, and it is undone.
 """
 
 import argparse
@@ -20,6 +20,8 @@ from typing import Any
 
 import yaml
 
+from benchmarks.field.__main__ import FACTS, LAYERS, Folder, check, value_at
+from benchmarks.field.recipes import COPIED, PROGRAM_SIDE
 from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile, write_plan
 from sktune.core.scope_flavour import ScopeFlavour
@@ -27,15 +29,14 @@ from sktune.source import edits
 from sktune.source.apply import source_change
 from sktune.source.values import Reading
 from sktune.source.yaml_flag import CAPTURED_MODE
-from tests.field.__main__ import FACTS, LAYERS, Folder, check, value_at
-from tests.field.recipes import COPIED, PROGRAM_SIDE
 
 APPLIED = "both"
 """The plan that is written into the copy."""
-HEAD = """`python -m tests.field.captured --repository CHECKOUT` on the {} YAMLs (at fbc225d) that use npugraph_ex. \
-Nothing ran on an NPU. *Entered*: plans that the changed source, run symbolically on four layers, enters around their \
-units in decode, and nowhere in prefill and drafts, with the same data flow. *Accepted*: parts of the program that \
-read the source and the YAML with the plan `{}`. Then it was undone, and all files of the folder were the same bytes."""
+HEAD = """`python -m benchmarks.field.captured --repository CHECKOUT` on the {} YAMLs (at fbc225d) that use \
+npugraph_ex. Nothing ran on an NPU. *Entered*: plans that the changed source, run symbolically on four layers, enters \
+around their units in decode, and nowhere in prefill and drafts, with the same data flow. *Accepted*: parts of the \
+program that read the source and the YAML with the plan `{}`. Then it was undone, and all files of the folder were \
+the same bytes."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.fuzz.mutations import VALUES, damage_path, mutated
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.sim.constants import ATLAS_A3
@@ -17,7 +18,6 @@ from sktune.source import edits
 from sktune.source.apply import source_change
 from tests import profiles
 from tests.builders import TESTS, sktune_command
-from tests.fuzz.mutations import VALUES, damage_path, mutated
 from tests.projects import RANKS, TEMPLATE
 
 TOY = "toy-computed"

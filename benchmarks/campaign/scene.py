@@ -22,7 +22,7 @@ SUBJECT_FILES = Path(__file__).parent / "subjects"
 ROOT = Path(__file__).parents[2]
 MARK = "CAMPAIGN_MARK"
 STUDY = "disturbed"
-ROLES = {"keeper": "process_tree.py", "worker": "tests.campaign.server", "rank": "program.py"}
+ROLES = {"keeper": "process_tree.py", "worker": "benchmarks.campaign.server", "rank": "program.py"}
 """Part of the command line by which a process of a search is known."""
 TRIALS = {"sim": "5", "ranks": "3", "inductor": "3"}
 RECIPE = """
@@ -149,7 +149,15 @@ class Scene:
             target = ["--recipe", "recipe.yaml"]
         elif self.subject == "sim":
             target += ["--backend", "sim"]
-        command = [sys.executable, "-m", "tests.campaign.command", "search", *target, "--trials", TRIALS[self.subject]]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.campaign.command",
+            "search",
+            *target,
+            "--trials",
+            TRIALS[self.subject],
+        ]
         command += ["--study", STUDY, "--compile-timeout", "10", "--verify-steps", "64", "--json"]
         stdout, stderr = self.out / f"{name}.jsonl", self.out / f"{name}.txt"
         with stdout.open("wb") as output, stderr.open("wb") as errors:

@@ -1,4 +1,4 @@
-"""``python -m tests.campaign --faults 1000``: runs the campaign and writes its table."""
+"""``python -m benchmarks.campaign --faults 1000``: runs the campaign and writes its table."""
 
 import argparse
 import platform
@@ -7,17 +7,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.campaign.campaign import Campaign, Verdict, numbered, run_all
-from tests.campaign.faults import KINDS, SUBJECTS
-from tests.campaign.scene import ROOT
-from tests.campaign.table import table
+from benchmarks.campaign.campaign import Campaign, Verdict, numbered, run_all
+from benchmarks.campaign.faults import KINDS, SUBJECTS
+from benchmarks.campaign.scene import ROOT
+from benchmarks.campaign.table import table
 
 RESULTS = ROOT / "benchmarks" / "results" / "campaign.md"
 
 
 def main() -> int:
     """Run the faults that the log does not have yet; return 1 if anything did not hold."""
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.campaign", description=__doc__)
     parser.add_argument("--faults", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
@@ -51,7 +51,7 @@ def main() -> int:
     words = " ".join(sys.argv[1:])
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     heading = {
-        "command": f"python -m tests.campaign {words}",
+        "command": f"python -m benchmarks.campaign {words}",
         "commit": commit.stdout.strip(),
         "machine": f"{platform.machine()}, Linux {platform.release()}, Python {platform.python_version()}",
     }

@@ -1,6 +1,6 @@
 """`sktune profile` on the profiles of others, and each figure that it states computed again from the file.
 
-    python -m tests.field.profiles OWNER/NAME@COMMIT=FOLDER ... [--pair FILE FILE] [--table FILE]
+    python -m benchmarks.field.profiles OWNER/NAME@COMMIT=FOLDER ... [--pair FILE FILE] [--table FILE]
 
 The command runs as a user runs it; what it states is computed with json and pandas alone, on integers of nanoseconds.
 A figure that differs is wrong unless the command says which kernels or steps it is not sure of; a refusal is one line
@@ -39,8 +39,8 @@ TICKS = 10**9
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST = ("cpu_op", "user_annotation", "python_function", "trace", "overhead", "operator")
 IN_FOLDERS = ("kernel_details", "op_summary", "trace_view", ".trace.json", "trace", "msprof")
-HEAD = """`python -m tests.field.profiles`, {day}: `sktune profile` on profiles that public repositories have, and its
-figures computed again with json and pandas, without code of sktune. *equal*: to half a nanosecond a kernel. *said*:
+HEAD = """`python -m benchmarks.field.profiles`, {day}: `sktune profile` on profiles that public repositories have, and
+its figures computed again with json and pandas, without code of sktune. *equal*: to half a nanosecond a kernel. *said*:
 the figure rests on steps or kernels of which the command says that it is not sure. *not checked*: of a CPU's trace only
 counts and times of operators are bounded, as which of them stand in for kernels is sktune's own rule. Of files of
 the same content the first is listed."""
