@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.random_programs import described, program_of
 from sktune.backends.base import REGION_STEPS, CompileError, RegionBudget
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.inductor.info import EXACT
@@ -18,7 +19,6 @@ from sktune.measure.bits import bits_of
 from sktune.program.sktune_program.inductor.compiled_regions import CompiledRegion
 from sktune.targets.base import Inputs, Target, decode_inputs
 from sktune.targets.tracing import trace_layout
-from tests.backends.random_programs import described, program_of
 from tests.models import stacked_cache
 
 OPTIONS = tuple(sorted(EXACT.items()))

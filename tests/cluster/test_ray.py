@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("ray")
 
+from benchmarks import fault_campaign
+from benchmarks.slow_factory import processes, sleeping, with_process
 from sktune.cluster.hosts import connected, refuse_mixed, survey
 from sktune.cluster.side_by_side import search_all
 from sktune.core.errors import BadInputError, SktuneError, StudyError
@@ -26,8 +28,6 @@ from sktune.tuning.request import Request
 from sktune.worker.process_tree import descendants, is_alive
 from tests.builders import sktune_command
 from tests.cluster.local_cluster import add_host, local_cluster
-from tests.engines import fault_campaign
-from tests.engines.slow_factory import processes, sleeping, with_process
 from tests.recipes.reporting import REPORTING, reporting
 
 pytestmark = pytest.mark.slow

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.fault_campaign import LAYOUT, Site
+from benchmarks.slow_factory import SleepingRunner
 from sktune.cli.views.search import result_table
 from sktune.core.codec import encoded
 from sktune.core.errors import BackendError, BadInputError
@@ -34,8 +36,6 @@ from sktune.tuning.fleet import Fleet
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from sktune.worker.jobs import Judge, OpenTarget, Report, RunnerFactory, RunnerSetup, RunnerTraits, SampleNoiseFloor
-from tests.engines.fault_campaign import LAYOUT, Site
-from tests.engines.slow_factory import SleepingRunner
 from tests.fake_runner import SPACE, FakeRunner, latency_by_units
 from tests.fake_runner import search as search_alone
 

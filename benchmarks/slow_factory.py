@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 from typing import Self, TypeVar
 
+from benchmarks.fault_campaign import LAYOUT, truth
 from sktune.core.files import write_text
 from sktune.core.outcome import Outcome
 from sktune.worker import process
 from sktune.worker.jobs import Job, Judge, Opened, Report, RunnerSetup, silent
 from sktune.worker.runner import WorkerRunner
-from tests.engines.fault_campaign import LAYOUT, truth
 from tests.fake_runner import FakeRunner
 from tests.warm import ADDRESS
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks.faulty_engine import START_S, Fault, FaultyEngine, KilledError, VirtualTime
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.events.base import Event, Listener
 from sktune.core.outcome import Outcome, Reason, Stage
@@ -23,7 +24,6 @@ from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from sktune.worker.jobs import Judge
 from tests.builders import decoder_layout
-from tests.engines.faulty_engine import START_S, Fault, FaultyEngine, KilledError, VirtualTime
 from tests.fake_runner import SPACE, FakeRunner, _empty_database, latency_by_units
 
 LAYOUT = decoder_layout(("dense", "moe", "dense", "sliding"), ("self_attn", "mlp"), outside=False)

@@ -1,6 +1,6 @@
 """Make an environment in which the true TorchAir front end runs on a machine without CANN.
 
-    python3 tests/torchair/make_env.py --torch-npu 2.8.0.post4 FOLDER
+    python3 benchmarks/npu_env.py --torch-npu 2.8.0.post4 FOLDER
 
 torch, torch_npu and what sktune needs come from the package registry, sktune from this checkout; to test another one,
 put it on ``PYTHONPATH``. torch_npu links against libraries of CANN: stubs that export what is missing are generated
@@ -27,7 +27,7 @@ RELEASES: Mapping[str, Sequence[str]] = {
 """Each torch_npu with the versions that its users have beside it; what is not given is the newest."""
 NEWEST = "2.14.0"
 PYTEST = ("pytest>=8.2", "pytest-xdist>=3.8", "hypothesis>=6.100")
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 PRELOAD = '''"""Loads the stubs of CANN's libraries, so that torch_npu finds their names taken. Test scaffolding."""
 

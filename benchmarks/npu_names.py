@@ -1,4 +1,4 @@
-"""What the front ends of this environment have, as they say themselves: ``python -m tests.torchair.look``."""
+"""What the front ends of this environment have, as they say themselves: ``python -m benchmarks.npu_names``."""
 
 import ast
 import inspect
