@@ -148,20 +148,6 @@ def test_what_the_repositorys_script_makes_of_our_files_is_ours(tmp_path: Path, 
     assert (tmp_path / ".claude" / "skills" / skill.SKILL).is_symlink()
 
 
-def test_a_conversion_of_an_earlier_version_is_ours(tmp_path: Path) -> None:
-    """Version 0.1.0 wrote another form of Codex's file, and the script then replaced it."""
-    skill.install(tmp_path)
-    codex = tmp_path / PATHS[-1]
-    record = json.loads((tmp_path / skill.RECORD).read_text())
-    record["files"][PATHS[-1]] = "0" * 64
-    (tmp_path / skill.RECORD).write_text(json.dumps(record))
-    init_agent(tmp_path)
-    assert skill.install(tmp_path, language="zh").written
-    codex.write_text("mine")
-    with pytest.raises(BadInputError, match=r"not ours, or edited: \.codex"):
-        skill.install(tmp_path, language="zh")
-
-
 def test_a_link_out_of_the_folder_is_refused_with_the_fix(tmp_path: Path) -> None:
     """As after a checkout with the script's absolute links was copied: nothing is written, in either."""
     (tmp_path / "first").mkdir()

@@ -213,10 +213,3 @@ def test_events_of_the_other_commands(tmp_path: Path) -> None:
         done = sktune_command(*arguments, "--json", folder=tmp_path)
         assert done.returncode == 0, done.stderr
         assert [event["event"] for event in checked(done.stdout)] == [last]
-
-
-def test_an_event_outside_of_the_schema_is_an_error() -> None:
-    """The check itself works."""
-    for event in ({"event": "surprise"}, {"event": "space_exhausted", "plans": -1}, {"event": "final_stage", "a": 1}):
-        with pytest.raises(AssertionError):
-            check([event])

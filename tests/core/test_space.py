@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sktune.backends import backend_info
-from sktune.core.documents import parse_document
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.layout import Layout, Unit
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.targets.presets import SpaceFile, load_preset, preset_names
+from sktune.targets.presets import load_preset, preset_names
 from sktune.tuning.inspect import inspect_model
 from sktune.tuning.request import Request
 from tests.builders import CHILDREN, ROOT, decoder_layout
@@ -324,9 +323,3 @@ def test_inspect_rejects_options_that_a_search_would_reject(documented_space: Pa
     documented_space.write_text(documented_space.read_text().replace("split-mode: [4", "split-mod: [4"))
     with pytest.raises(SpaceError, match="did you mean 'split-mode'"):
         inspect_model(Request("deepseek-v3", space=documented_space))
-
-
-def test_the_former_name_of_per_layer_is_read() -> None:
-    """Space files and plan files of version 0.1 use ``untied``."""
-    assert parse_document("version: 1\nspace: {untied: true}", "own.yaml", SpaceFile, SpaceError).space.per_layer
-    assert SpaceSpec.model_validate({"untied": True}) == SpaceSpec(per_layer=True)

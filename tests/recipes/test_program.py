@@ -47,6 +47,7 @@ from sktune.tuning.request import Request
 from sktune.worker.jobs import Compare, Judge, SampleNoiseFloor
 from tests import warm
 from tests.builders import TESTS, study_of
+from tests.program.pythons import STANDINS, ran
 from tests.recipes.reporting import program_runner, reporting
 
 PROJECTS = TESTS / "projects"
@@ -498,8 +499,7 @@ def test_another_inference_is_waited_for_and_then_refused(project: Path) -> None
 
 def test_torch_is_taken_over_by_whoever_looked_for_it_before(project: Path) -> None:
     """Libraries ask whether torch is there, long before anyone imports it."""
-    plan = Plan((Scope("blocks.0", "blocks.0", EXACT),))
-    (project / "plan.yaml").write_text(write_plan(plan, {}, "inductor", 3))
+    (project / "plan.yaml").write_text(write_plan(Plan((Scope("blocks.0", "blocks.0"),)), {}, "npu", 3))
     program = (
         "import importlib.util, sktune_program.launch\n"
         "sktune_program.launch.install()\n"
@@ -507,9 +507,8 @@ def test_torch_is_taken_over_by_whoever_looked_for_it_before(project: Path) -> N
         "import torch\n"
         "print(torch.compile.__module__, torch.compile.__qualname__, torch.__spec__.loader is torch.__loader__)\n"
     )
-    environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml"), "PYTHONPATH": str(SITE)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["sktune_program.rank", "Rank.compile", "True"]
+    done = ran([sys.executable, "-c", program], STANDINS, variables={"SKTUNE_PLAN": str(project / "plan.yaml")})
+    assert done.stdout.split() == ["sktune_program.rank", "Rank.compile", "True"], done.stderr
 
 
 def test_a_python_that_runs_no_model_imports_little() -> None:
@@ -551,9 +550,10 @@ def test_an_installed_command_is_launched_and_so_are_its_processes(project: Path
     (folder / "binary").write_bytes(b"\x7fELF")
     for name in ("serve", "binary"):
         (folder / name).chmod(0o755)
-    (project / "plan.yaml").write_text(write_plan(Plan((Scope("blocks.0", "blocks.0", EXACT),)), {}, "inductor", 3))
+    (project / "plan.yaml").write_text(write_plan(Plan((Scope("blocks.0", "blocks.0"),)), {}, "npu", 3))
     path = os.pathsep.join([str(folder), os.environ["PATH"]])
-    environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml"), "PATH": path}
+    modules = os.pathsep.join([str(STANDINS), os.environ["PYTHONPATH"]])
+    environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml"), "PATH": path, "PYTHONPATH": modules}
 
     def launched(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "sktune.launch", "--", *words]

@@ -16,9 +16,9 @@ from typing import Any
 import optuna
 import pytest
 
-from sktune.core.codec import decoded, encoded
+from sktune.core.codec import encoded
 from sktune.core.errors import ExitCode, StorageError, StudyError
-from sktune.core.outcome import Outcome, Reason, Speedup, Stage
+from sktune.core.outcome import Outcome, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.samplers import find_strategy
@@ -131,14 +131,6 @@ def test_a_trial_with_a_stored_outcome_is_not_run_again(url: str) -> None:
     again = ask(opened(url))
     assert again.number == proposal.number
     assert again.known == FAST
-
-
-def test_an_outcome_of_an_earlier_version_is_read() -> None:
-    """Earlier versions stored no stage."""
-    stored = encoded(Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE))
-    assert decoded(Outcome, stored).stage is Stage.MEASURE
-    del stored["stage"]
-    assert decoded(Outcome, stored).stage is None
 
 
 def test_a_trial_that_keeps_killing_the_search_is_given_up(url: str) -> None:

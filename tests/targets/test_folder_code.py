@@ -130,15 +130,6 @@ def test_a_change_to_any_file_of_the_code_counts(folder: Path) -> None:
     assert spec.fingerprint() != below
 
 
-def test_the_stored_form_has_the_flag_only_if_it_is_set(folder: Path) -> None:
-    """Specs of version 0.1 keep their form and their fingerprint."""
-    trusted = spec_of(folder)
-    assert trusted.to_dict()["trust"] is True
-    assert TargetSpec.from_dict(json.loads(json.dumps(trusted.to_dict()))) == trusted
-    assert "trust" not in replace(trusted, trust=False).to_dict()
-    assert trusted.choices()["trust"] == "True"
-
-
 @pytest.mark.parametrize(
     ("auto_map", "message"),
     [
