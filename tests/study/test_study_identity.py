@@ -84,7 +84,17 @@ def test_a_module_that_changes_while_a_search_runs_ends_it(project: Path, tmp_pa
 def test_two_searches_on_one_storage_do_not_mix(tmp_path: Path) -> None:
     """Even in separate folders, which share no lock: otherwise both would run trials and name a winner."""
     shared = ["--storage", f"sqlite:///{tmp_path}/shared.db", "--study", "s", "--backend", "sim", "--json"]
-    command = [sys.executable, "-m", "tests.command", "search", "--model", "llama", "--runs", str(tmp_path / "a"), *shared]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.command",
+        "search",
+        "--model",
+        "llama",
+        "--runs",
+        str(tmp_path / "a"),
+        *shared,
+    ]
     first = subprocess.Popen([*command, "--trials", "4000"], stdout=subprocess.PIPE, text=True)
     try:
         assert first.stdout is not None
