@@ -215,14 +215,6 @@ def test_fewer_cores_take_longer_but_not_in_proportion() -> None:
     assert 1.23 <= half / whole <= 1.57
 
 
-def test_stream_fusion_turns_early_start_off() -> None:
-    """Facts 2.2; with only one stream it then only has costs."""
-    inside = [vector(10), cube(10, kind="GroupedMatmul")] * 3
-    assert simulate(Plan((Scope("u0", "u0", (("stream-fusion", 1),)),)), inside).terms["early_start"] == 0
-    assert gain_us(inside, options=(("stream-fusion", 1),)) < gain_us(inside)
-    assert gain_us(inside, options=(("early-start", 0),)) < gain_us(inside, options=(("early-start", 2),))
-
-
 def test_stream_fusion_overlaps_cube_work_with_vector_work_of_the_other_stream() -> None:
     """Cube work overlaps with vector work; vector work does not overlap with vector work."""
     fused = (("stream-fusion", 1),)
