@@ -31,11 +31,7 @@ def space_file(folder: Path, options: str) -> Path:
     ("options", "message"),
     [
         ("stream-funsion: [0, 1]", "no option 'stream-funsion'; did you mean 'stream-fusion'"),
-        ("stream-fusion: [0, 2]", "option stream-fusion must be 0 or 1, got 2"),
         ("stream-fusion: [false, true]", "option stream-fusion must be 0 or 1, got False"),
-        ("split-mode: [128]", "option split-mode must be 1 to 64, got 128"),
-        ("preload-code: [all]", "per-func, max, none"),
-        ("preload-data: [1]", "its parser rejects it"),
         ('dcci-disable-on-kernel: ["Mul:Add"]', "cannot contain ':'"),
         ("feed-sync-all: [0, 1]", "is for rescue, not for a search"),
         ("strict-scope-check: [abort]", "is for probe, not for a search"),

@@ -234,22 +234,10 @@ def test_starting_points_take_options_as_torchair_does() -> None:
     assert (point.values["stream-fusion"], point.values["split-mode"]) == (1, 8)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("stream-funsion=1", "did you mean 'stream-fusion'"),
-        ("stream-fusion=2", "stream-fusion must be 0 or 1"),
-        ("option_xxx2", "write name=value"),
-        ("split-mode=4:split-mode=8", "split-mode is given twice"),
-        ("early-start=", "early-start has no value"),
-        ("=1", "has no name"),
-        ("link-mode=1", "its parser rejects it"),
-    ],
-)
-def test_mistakes_in_option_strings_are_reported_before_anything_is_compiled(options: str, message: str) -> None:
+def test_a_mistake_in_an_option_string_is_reported_before_anything_is_compiled() -> None:
     """The error that would come as EB0500 after minutes comes immediately, with its fix."""
-    with pytest.raises(SpaceError, match=message):
-        npu_space(starting_points={"mine": {"moe.mlp": NEW, "options": options}})
+    with pytest.raises(SpaceError, match="did you mean 'stream-fusion'"):
+        npu_space(starting_points={"mine": {"moe.mlp": NEW, "options": "stream-funsion=1"}})
 
 
 def test_options_without_effect_make_no_new_plan() -> None:

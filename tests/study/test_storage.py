@@ -102,11 +102,12 @@ def test_a_server_that_does_not_answer_may_answer_later(tmp_path: Path) -> None:
         assert "Connection refused" in done.stderr and "pw" not in done.stderr
 
 
-def test_a_database_of_another_program_with_studies_is_not_written_to(tmp_path: Path) -> None:
-    """Its table of that name is not Optuna's."""
+@pytest.mark.parametrize("table", ["recipes", "studies"])
+def test_a_database_of_another_program_is_not_written_to(table: str, tmp_path: Path) -> None:
+    """Optuna's tables are not added to it; a table of that name is not Optuna's."""
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE studies (title)")
+        connection.execute(f"CREATE TABLE {table} (title)")
     before = path.read_bytes()
     with pytest.raises(StudyError, match="belongs to another program"):
         TuningStudy.open("s", f"sqlite:///{path}", create=True)

@@ -251,16 +251,6 @@ def test_a_stored_value_that_is_nested_too_deeply_is_damaged(tmp_path: Path, url
         opened(url)
 
 
-def test_a_database_of_another_program_is_refused(tmp_path: Path, url: str) -> None:
-    """Optuna's tables are not added to another program's."""
-    connection = sqlite3.connect(tmp_path / "study.db")
-    connection.execute("CREATE TABLE recipes (name TEXT)")
-    connection.commit()
-    connection.close()
-    with pytest.raises(StudyError, match="another program"):
-        opened(url)
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only wait a moment for a lock."""

@@ -269,7 +269,7 @@ def test_only_a_model_that_does_nothing_while_it_is_opened_is_killed(
     (tmp_path / "slow.py").write_text(
         "import threading, time\nfrom pathlib import Path\n\n"
         "def wait(work):\n"
-        "    until_s = time.monotonic() + 3\n"
+        "    until_s = time.monotonic() + 1.5\n"
         "    while time.monotonic() < until_s:\n        work()\n\n"
         f"def target():\n    {does}\n    raise ValueError('it has ended')\n"
     )
