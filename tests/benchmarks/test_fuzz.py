@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.fuzz.harness import Tally, prepared, run
 from benchmarks.fuzz.inputs import CONFIG, USES
-from tests.builders import sktune_command
+from tests.builders import sktune_command, succeeded
 
 INPUTS = {"analyze": 3, "search": 6, "calibrate": 6}
 """Inputs of the commands that take longest when they accept one; of others there are more."""
@@ -91,11 +91,10 @@ def test_a_folder_whose_name_is_no_text_can_be_searched(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(CONFIG))
     runs = str(folder / "runs")
     options = ("--backend", "sim", "--trials", "1", "--runs", runs)
-    done = sktune_command("search", "--model", NO_TEXT, *options, folder=tmp_path)
-    assert done.returncode == 0
+    succeeded("search", "--model", NO_TEXT, *options, folder=tmp_path)
     study = r"a\udcffb-sim-cpu"
-    assert sktune_command("show", study, "--runs", runs).returncode == 0
-    assert sktune_command("report", study, "--runs", runs).returncode == 0
+    succeeded("show", study, "--runs", runs)
+    succeeded("report", study, "--runs", runs)
     refused = sktune_command("search", "--model", "llama", "--backend", "sim", "--study", NO_TEXT)
     assert (refused.returncode, "is no text" in refused.stderr) == (2, True)
 

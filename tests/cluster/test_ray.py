@@ -26,7 +26,7 @@ from sktune.study.study import TuningStudy, sqlite_url
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from sktune.worker.process_tree import descendants, is_alive
-from tests.builders import sktune_command
+from tests.builders import succeeded
 from tests.cluster.local_cluster import add_host, local_cluster
 from tests.recipes.reporting import REPORTING, reporting
 
@@ -109,8 +109,7 @@ def test_losses_blame_no_plan(cluster: Any, tmp_path: Path) -> None:
 
 def test_check_shows_the_hosts(cluster: Any) -> None:
     """With their dies and what their figures depend on."""
-    shown = sktune_command("engine", "check", "--address", cluster.address, "--backend", "sim", "--json")
-    assert shown.returncode == 0, shown.stderr
+    shown = succeeded("engine", "check", "--address", cluster.address, "--backend", "sim", "--json")
     assert f'"dies":{DIES}' in shown.stdout.replace(" ", "")
     assert all(f'"{key}":' in shown.stdout for key in ("torch", "cann", "cores", "clock_mhz", "free_disk_bytes"))
 

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import sktune
-from tests.builders import OWN_MODEL, ROOT, check, checked, sktune_command, sktune_process
+from tests.builders import OWN_MODEL, ROOT, check, checked, refusal, sktune_command, sktune_process, succeeded
 
 FAULTY = str(ROOT / "tests" / "models" / "faulty.py")
 
@@ -53,10 +53,7 @@ FEW_STEPS = ("--verify-steps", "256")
 )
 def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path, words: list[str], message: str) -> None:
     """The line names the fix, and nothing is left behind."""
-    done = sktune_command(*words, folder=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert message in refusal(*words, folder=tmp_path)
     assert not list(tmp_path.rglob("*.db"))
 
 
@@ -84,10 +81,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path, words: list[str
 def test_a_misspelt_space_is_refused_with_file_line_and_key(tmp_path: Path, text: str, message: str) -> None:
     """Before a model is loaded."""
     (tmp_path / "space.yaml").write_text(text)
-    done = sktune_command("search", "--model", OWN_MODEL, "--space", "space.yaml", folder=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert message in refusal("search", "--model", OWN_MODEL, "--space", "space.yaml", folder=tmp_path)
 
 
 @pytest.mark.slow
@@ -100,8 +94,7 @@ def test_a_unit_that_the_model_lacks_is_refused(tmp_path: Path, runs: Path) -> N
     assert done.returncode == 2
     assert "did you mean 'attention'" in done.stderr
     (tmp_path / "space.yaml").write_text("version: 1\nspace:\n  units: [attention]\n")
-    fixed = sktune_command(*words, folder=tmp_path)
-    assert fixed.returncode == 0, fixed.stderr
+    succeeded(*words, folder=tmp_path)
 
 
 @pytest.mark.slow
@@ -117,8 +110,7 @@ def test_a_model_beyond_the_memory_is_refused(runs: Path) -> None:
 @pytest.mark.slow
 def test_inspect_prints_units_parameters_size_and_starting_points() -> None:
     """For people on standard output, or as one JSON line with everything for people on standard error."""
-    done = sktune_command("inspect", "--model", "deepseek-v3")
-    assert done.returncode == 0, done.stderr
+    done = succeeded("inspect", "--model", "deepseek-v3")
     for expected in (
         "deepseek-v3, tiny: 4 of 61 layers",
         "layer kind dense: 1 layer (model.layers.0)",
@@ -139,8 +131,7 @@ def test_inspect_prints_units_parameters_size_and_starting_points() -> None:
 def own_study(runs: Path) -> tuple[list[dict[str, Any]], Path]:
     """Search the example model with --json; return the events and the study's folder."""
     words = ["search", "--model", OWN_MODEL, "--trials", "3", "--study", "own", "--runs", str(runs), "--json"]
-    done = sktune_command(*words, *FEW_STEPS)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(*words, *FEW_STEPS)
     return [json.loads(line) for line in done.stdout.splitlines()], runs / "own"
 
 
@@ -215,7 +206,7 @@ def test_show_and_report_read_the_record(own_study: tuple[list[dict[str, Any]], 
     assert next(iter(compared)) == "baseline"
     assert event["speedup"] in {row["speedup"] for row in compared.values()}
     (folder / "report.md").unlink()
-    assert sktune_command("report", "own", "--runs", str(folder.parent)).returncode == 0
+    succeeded("report", "own", "--runs", str(folder.parent))
     assert (folder / "report.md").is_file()
 
 

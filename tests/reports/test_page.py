@@ -32,7 +32,7 @@ from sktune.server.shelf import Shelf
 from sktune.study.leases import Leases
 from sktune.study.result import SearchResult, result_of
 from tests import profiles
-from tests.builders import checked, sktune_command
+from tests.builders import checked, sktune_command, succeeded
 from tests.reports.page_studies import HOSTILE, at_fixed_times, measured, on_three_dies, shown, study_in
 
 KEYS = ["verdict", "plans", "waterfall", "final", "history", "segments", "effects", "failures", "predicted", "machine",
@@ -281,8 +281,7 @@ def test_labels_tell_ticks_apart(low: float, high: float, wanted: int) -> None:
 def test_the_report_command_writes_it_again(study: SearchResult) -> None:
     """In either language, with a trace for Perfetto on request."""
     runs = str(study.folder.parent)
-    done = sktune_command("report", "study", "--runs", runs, "--language", "zh", "--trace")
-    assert done.returncode == 0, done.stderr
+    succeeded("report", "study", "--runs", runs, "--language", "zh", "--trace")
     assert '<html lang="zh">' in (study.folder / "report.html").read_text(encoding="utf-8")
     events = json.loads((study.folder / "trace.json").read_text())["traceEvents"]
     of_trial = [event for event in events if event["ph"] == "X" and event["args"].get("trial") == 0]
@@ -307,8 +306,7 @@ def test_profiles_show_the_step_before_and_after(study: SearchResult, tmp_path: 
         for name, gap in (("before", 4), ("after", 1))
     )
     files = ("--profile", str(before), "--profile-after", str(after))
-    done = sktune_command("report", "study", "--runs", str(study.folder.parent), *files)
-    assert done.returncode == 0, done.stderr
+    succeeded("report", "study", "--runs", str(study.folder.parent), *files)
     page = (study.folder / "report.html").read_text(encoding="utf-8")
     page = page.partition('id="steps"')[2].partition("</section>")[0]
     for path in (before, after):

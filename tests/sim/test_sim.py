@@ -14,6 +14,7 @@ from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.sim.launch import launch_us
 from sktune.sim.model import SimulatedStep, StepModel
 from sktune.sim.operators import Core, Operator, numbered
+from tests.builders import one_line_error
 from tests.sim.simulated_steps import (
     CONSTANTS,
     LARGE,
@@ -272,6 +273,5 @@ def test_a_mistake_in_the_constants_is_one_line(change: tuple[str, str], message
     """With the file and the fix."""
     path = tmp_path / "mine.yaml"
     path.write_text(ATLAS_A3.read_text().replace(*change, 1))
-    with pytest.raises(SimulationError, match=message) as caught:
+    with one_line_error(SimulationError, message):
         load_constants(path)
-    assert "\n" not in str(caught.value)

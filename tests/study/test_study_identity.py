@@ -15,7 +15,7 @@ from sktune.targets import describe
 from sktune.worker.jobs import RunnerSetup
 from sktune.worker.runner import WorkerRunner
 from tests import warm
-from tests.builders import ROOT, TESTS, sktune_command
+from tests.builders import ROOT, TESTS, sktune_command, succeeded
 
 MODEL = "from own_parts import target as parts\n\n\ndef target():\n    return parts()\n"
 LAZY = "def target():\n    from ownpackage.own_parts import target as parts\n\n    return parts()\n"
@@ -109,8 +109,7 @@ def test_two_searches_on_one_storage_do_not_mix(tmp_path: Path) -> None:
         assert refused.returncode == 2
         assert "made with scale" in refused.stderr or "made with model" in refused.stderr
         llama = ["search", "--model", "llama", "--runs", str(tmp_path / "c"), *shared, "--trials", "2", "--join"]
-        joined = sktune_command(*llama)
-        assert joined.returncode == 0, joined.stderr
+        succeeded(*llama)
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=120)
     finally:
