@@ -63,10 +63,7 @@ def test_layers_per_scope_cuts_a_scope_that_crosses_layers() -> None:
     inside = {f"dense__{child}": JOIN for child in CHILDREN}
     assert len(space.plan(values_of(space, **inside, layers_per_scope=1)).scopes) == 4
     pairs = space.plan(values_of(space, **inside, layers_per_scope=2))
-    assert ranges(pairs) == [
-        ("layers.0.input_layernorm", "layers.1.mlp"),
-        ("layers.2.input_layernorm", "layers.3.mlp"),
-    ]
+    assert ranges(pairs) == [("layers.0.input_layernorm", "layers.1.mlp"), ("layers.2.input_layernorm", "layers.3.mlp")]
     assert len(space.plan(values_of(space, **inside, layers_per_scope="all")).scopes) == 1
 
 
@@ -110,11 +107,7 @@ small_layouts = st.builds(
 )
 
 
-@given(
-    small_layouts,
-    st.booleans(),
-    st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True),
-)
+@given(small_layouts, st.booleans(), st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True))
 @settings(max_examples=120)
 def test_the_size_equals_enumeration(layout: Layout, per_layer: bool, limits: list[Any]) -> None:
     """The size is the number of distinct plans, and every point is a legal plan."""
@@ -142,14 +135,7 @@ def test_the_guides_starting_points_are_found_by_name() -> None:
     """A space that lists none starts from the scope guide's choices."""
     space = space_over(decoder_layout(("dense", "moe")))
     names = [point.name for point in space.starting_points]
-    assert names == [
-        "attention only",
-        "MoE only",
-        "attention + MoE",
-        "each layer",
-        "all layers",
-        "whole step",
-    ]
+    assert names == ["attention only", "MoE only", "attention + MoE", "each layer", "all layers", "whole step"]
     moe_only = next(point for point in space.starting_points if point.name == "MoE only")
     assert ranges(space.plan(moe_only.values)) == [("layers.1.mlp", "layers.1.mlp")]
 

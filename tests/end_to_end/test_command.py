@@ -28,10 +28,7 @@ FEW_STEPS = ("--verify-steps", "256")
     [
         (["search", "--model", "deepsek-v3"], "unknown model 'deepsek-v3'; did you mean 'deepseek-v3'"),
         (["search", "--model", "deepseek-v3", "--trials", "0"], "--trials must be at least 1"),
-        (
-            ["search", "--model", "deepseek-v3", "--scale", "huge"],
-            "no scale 'huge'; it has tiny, small, full",
-        ),
+        (["search", "--model", "deepseek-v3", "--scale", "huge"], "no scale 'huge'; it has tiny, small, full"),
         (["search", "--model", "nothing.py:target"], "there is no file 'nothing.py'"),
         (["search", "--model", "deepseek-v3", "--sampler", "tpee"], "did you mean 'tpe'"),
         (["search", "--model", "deepseek-v3", "--device", "npu9"], "--device must be cpu, cuda or npu"),
@@ -60,10 +57,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path, words: list[str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "version: 1\nspace:\n  unist: [mlp]\n",
-            "space.yaml:3: unknown key 'space.unist'; did you mean 'units'",
-        ),
+        ("version: 1\nspace:\n  unist: [mlp]\n", "space.yaml:3: unknown key 'space.unist'; did you mean 'units'"),
         ("version: 1\nspace:\n  layers_per_scope: [some]\n", "space.yaml:3"),
         ("version: 1\nspace: {units: [a}\n", "space.yaml:2: this is not YAML"),
         ("version: 1\nversion: 1\nspace: {}\n", "space.yaml:2: key 'version' appears twice"),
@@ -216,17 +210,7 @@ def test_another_seed_is_another_study(own_study: tuple[list[dict[str, Any]], Pa
     _, folder = own_study
     before = (folder / "report.md").read_bytes()
     done = sktune_command(
-        "search",
-        "--model",
-        OWN_MODEL,
-        "--study",
-        "own",
-        "--runs",
-        str(folder.parent),
-        "--seed",
-        "5",
-        "--trials",
-        "12",
+        "search", "--model", OWN_MODEL, "--study", "own", "--runs", str(folder.parent), "--seed", "5", "--trials", "12"
     )
     assert done.returncode == 2
     assert "was made with seed '0', but now it is '5'" in done.stderr

@@ -511,10 +511,7 @@ def test_the_flag_is_turned_on_wherever_it_is(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("exe_mode: eager\nenable_superkernel: False\n", "a.yaml:1: exe_mode is 'eager'"),
-        ("a: [1\n", "is not YAML"),
-    ],
+    [("exe_mode: eager\nenable_superkernel: False\n", "a.yaml:1: exe_mode is 'eager'"), ("a: [1\n", "is not YAML")],
 )
 def test_a_yaml_in_which_scopes_would_have_no_effect_is_refused(text: str, message: str) -> None:
     """One line with the fix."""

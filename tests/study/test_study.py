@@ -72,9 +72,7 @@ def test_no_plan_is_proposed_twice(url: str, sampler: str) -> None:
         proposal = ask(study, sampler)
         plans.append(proposal.plan)
         study.tell(
-            proposal,
-            FAST if len(proposal.plan.scopes) < 3 else FAILED,
-            8.0 if len(proposal.plan.scopes) < 3 else None,
+            proposal, FAST if len(proposal.plan.scopes) < 3 else FAILED, 8.0 if len(proposal.plan.scopes) < 3 else None
         )
     assert len(set(plans)) == 60
     assert Plan() not in plans
@@ -277,11 +275,7 @@ def test_a_locked_file_is_refused(url: str) -> None:
 
 def test_a_running_study_is_not_run_twice(tmp_path: Path) -> None:
     """The second process is refused with the number of the first."""
-    with (
-        locked(tmp_path / "s"),
-        pytest.raises(StudyError, match=f"process {os.getpid()}"),
-        locked(tmp_path / "s"),
-    ):
+    with locked(tmp_path / "s"), pytest.raises(StudyError, match=f"process {os.getpid()}"), locked(tmp_path / "s"):
         pass
 
 

@@ -70,10 +70,7 @@ def test_deepseek_has_dense_and_moe_layers_in_execution_order(deepseek: Target) 
 
 def test_deeper_units_keep_the_order_in_which_they_run(deepseek: Target) -> None:
     """Router, experts, shared experts, whatever the order of the list."""
-    wanted = {
-        "dense": ["self_attn", "mlp"],
-        "moe": ["mlp.shared_experts", "mlp.experts", "mlp.gate", "self_attn"],
-    }
+    wanted = {"dense": ["self_attn", "mlp"], "moe": ["mlp.shared_experts", "mlp.experts", "mlp.gate", "self_attn"]}
     layout = trace_layout(deepseek, SpaceSpec(units=wanted))
     assert layout.kinds["moe"] == ("self_attn", "mlp.gate", "mlp.experts", "mlp.shared_experts")
     assert layout.kinds["dense"] == ("self_attn", "mlp")
@@ -88,10 +85,7 @@ def test_a_plain_list_of_units_serves_all_kinds(deepseek: Target) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (
-            {"units": ["self_atn"]},
-            r"unit 'self_atn', which does not run in a dense layer; did you mean 'self_attn'",
-        ),
+        ({"units": ["self_atn"]}, r"unit 'self_atn', which does not run in a dense layer; did you mean 'self_attn'"),
         ({"units": {"mo": ["mlp"]}}, "layer kind 'mo', which the model lacks; did you mean 'moe'"),
         ({"step_units": ["embed"]}, "step unit 'embed', which the model lacks"),
     ],

@@ -173,9 +173,7 @@ def test_a_comparison_does_not_depend_on_the_next_worker(
     assert next(starts) == 4
 
 
-def test_a_trial_keeps_its_figure_if_time_runs_out_while_scopes_are_timed(
-    runner: tuple[WorkerRunner, Plan],
-) -> None:
+def test_a_trial_keeps_its_figure_if_time_runs_out_while_scopes_are_timed(runner: tuple[WorkerRunner, Plan]) -> None:
     """As it was measured in time."""
     worker, plan = runner
 
