@@ -9,7 +9,7 @@ from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import pytest
@@ -23,6 +23,7 @@ from sktune.samplers import find_strategy
 from sktune.study.result import SearchResult, result_of
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 
+E = TypeVar("E", bound=Exception)
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 OWN_MODEL = f"{ROOT / 'examples' / 'own_model.py'}:target"
@@ -113,7 +114,7 @@ def refusal(*arguments: str, folder: Path | None = None) -> str:
 
 
 @contextmanager
-def one_line_error(kind: type[Exception], match: str) -> Iterator[pytest.ExceptionInfo[Exception]]:
+def one_line_error(kind: type[E], match: str) -> Iterator[pytest.ExceptionInfo[E]]:
     """Expect an error whose message is one line."""
     with pytest.raises(kind, match=match) as failure:
         yield failure

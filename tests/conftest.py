@@ -60,7 +60,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_searches(compile_cache: Path) -> Iterator[None]:
-    """Start warm, find what other tests have compiled, measure briefly, verify little, compare in one fresh process.
+    """Start warm, find what other tests have compiled, time and verify few steps, compare in one fresh process.
 
     Each start, first compile and measurement costs seconds, the thousands of steps of a real search half a minute.
     """
@@ -72,6 +72,7 @@ def quick_searches(compile_cache: Path) -> Iterator[None]:
         patch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
         patch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))
         patch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)
+        patch.setattr("sktune.targets.tracing.TIMED_STEPS", 2)
         with warm.sitting():
             yield
 

@@ -18,7 +18,7 @@ from sktune.core.space import SpaceSpec
 from sktune.targets import TargetSpec, describe
 from sktune.targets.base import Target
 from sktune.targets.loading import load
-from sktune.targets.tracing import trace_layout
+from sktune.targets.tracing import TIMED_STEPS, trace_layout
 from tests.builders import one_line_error
 
 
@@ -148,11 +148,18 @@ class Sleepy(nn.Linear):
         return super().forward(x)
 
 
+@pytest.fixture
+def all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time as many steps as users do."""
+    monkeypatch.setattr("sktune.targets.tracing.TIMED_STEPS", TIMED_STEPS)
+
+
 def shares_of(*modules: nn.Module) -> list[float]:
     """Return the time shares of modules that run one after the other."""
     return [unit.time_share for unit in trace_layout(simple(nn.Sequential(*modules)), SpaceSpec()).units]
 
 
+@pytest.mark.usefixtures("all_steps")
 def test_shares_are_those_of_a_warm_step() -> None:
     """What a module does in its first calls, such as loading a kernel, is in no share."""
     one, other = shares_of(Sleepy(lambda call: 0.3 if call <= 6 else 0.02), Sleepy(lambda call: 0.02))
@@ -165,11 +172,13 @@ def sleepy_in_turn(turn: int) -> Sleepy:
     return Sleepy(lambda call: 0.1 if call % 3 == turn else 0.01)
 
 
+@pytest.mark.usefixtures("all_steps")
 def test_shares_survive_load_that_hits_every_step_elsewhere() -> None:
     """The modules still make up the step."""
     assert sum(shares_of(*map(sleepy_in_turn, range(3)))) > 0.7
 
 
+@pytest.mark.usefixtures("all_steps")
 def test_a_slow_model_is_not_run_nine_times_for_its_shares() -> None:
     """Once to record its calls, and for about two seconds to time them."""
     slow, quick = Sleepy(lambda call: 1.1), nn.Linear(4, 4)
