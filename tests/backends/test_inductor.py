@@ -55,6 +55,13 @@ class Bench:
         return compare(step, self.recordings)
 
 
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    """Return a bench that tests share, as trials do, where none counts what was compiled before it."""
+    with torch.no_grad():
+        return Bench()
+
+
 def plan(*scopes: tuple[str, str], options: Options = EXACT) -> Plan:
     """Return a plan of scopes, given by first and last unit."""
     return Plan(tuple(Scope(first, last, options) for first, last in scopes))
@@ -63,9 +70,8 @@ def plan(*scopes: tuple[str, str], options: Options = EXACT) -> Plan:
 ATTENTION = plan(*((f"blocks.{index}.attention", f"blocks.{index}.attention") for index in range(3)))
 
 
-def test_the_baseline_has_the_bits_of_the_uncompiled_model() -> None:
+def test_the_baseline_has_the_bits_of_the_uncompiled_model(bench: Bench) -> None:
     """The captured graph, run kernel by kernel, equals the model."""
-    bench = Bench()
     assert bench.differs(bench.backend.references()["uncompiled"]().step) is None
 
 
@@ -86,9 +92,8 @@ def test_scopes_keep_the_bits_and_equal_regions_are_compiled_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_step_compiled_earlier_stays_valid() -> None:
+def test_a_step_compiled_earlier_stays_valid(bench: Bench) -> None:
     """Calls of baseline and candidates are interleaved."""
-    bench = Bench()
     first = bench.backend.compile(ATTENTION)
     second = bench.backend.compile(plan(("blocks.0.feed_forward", "blocks.0.feed_forward")))
     uncompiled = bench.backend.references()["uncompiled"]().step
@@ -97,9 +102,8 @@ def test_a_step_compiled_earlier_stays_valid() -> None:
 
 
 @pytest.mark.slow
-def test_inductors_default_numerics_change_bits() -> None:
+def test_inductors_default_numerics_change_bits(bench: Bench) -> None:
     """Without the exact options, a bf16 layer fails verification."""
-    bench = Bench()
     mismatch = bench.differs(bench.backend.compile(plan(("embedding", "head"), options=())).step)
     assert mismatch is not None
     assert mismatch.largest_ulp is not None
@@ -109,9 +113,8 @@ def test_inductors_default_numerics_change_bits() -> None:
 @pytest.mark.parametrize(
     "extra", [("cpp_wrapper", True), ("freezing", True), ("matmul", "autotune"), ("reductions", "fused")]
 )
-def test_every_option_reaches_the_compiler(extra: tuple[str, Any]) -> None:
+def test_every_option_reaches_the_compiler(bench: Bench, extra: tuple[str, Any]) -> None:
     """Every option changes the generated code; otherwise a search would waste trials on it."""
-    bench = Bench()
     scope = ("blocks.0.attention_norm", "blocks.0.attention")
     options = tuple(dict([*EXACT, extra]).items())
     code = {bench.backend.compile(plan(scope, options=each)).code_digest for each in (EXACT, options)}
@@ -246,9 +249,8 @@ def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path, 
 
 
 @pytest.mark.slow
-def test_the_pieces_of_a_plan_cover_every_unit_and_keep_the_state() -> None:
+def test_the_pieces_of_a_plan_cover_every_unit_and_keep_the_state(bench: Bench) -> None:
     """Scopes and gaps are in execution order, with both times; the step still verifies afterwards."""
-    bench = Bench()
     scopes = plan(("embedding", "blocks.0.attention_norm"), ("blocks.1.attention", "blocks.2.feed_forward"))
     compiled = bench.backend.compile(scopes)
     assert compiled.observe is not None
@@ -271,9 +273,8 @@ def test_the_pieces_of_a_plan_cover_every_unit_and_keep_the_state() -> None:
 
 
 @pytest.mark.slow
-def test_the_scopes_that_change_bits_are_named() -> None:
+def test_the_scopes_that_change_bits_are_named(bench: Bench) -> None:
     """All of them are named, among exact scopes before, between and after them; none is if all are exact."""
-    bench = Bench()
     units = "blocks.0.feed_forward", "blocks.1.feed_forward"
     inexact = [Scope(unit, unit) for unit in units]
     mixed = Plan((ATTENTION.scopes[0], inexact[0], ATTENTION.scopes[1], inexact[1], ATTENTION.scopes[2]))
@@ -324,9 +325,8 @@ def test_a_plan_can_be_applied_to_a_part_of_the_model() -> None:
         sktune.apply(faulty.Stack(), ATTENTION)
 
 
-def test_a_unit_that_is_not_in_the_graph_is_a_compile_error() -> None:
+def test_a_unit_that_is_not_in_the_graph_is_a_compile_error(bench: Bench) -> None:
     """It is a failure of the plan, not of sktune."""
-    bench = Bench()
     with pytest.raises(CompileError, match="left no mark"):
         bench.backend.compile(plan(("blocks.0", "blocks.0")))
 

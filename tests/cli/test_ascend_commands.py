@@ -15,7 +15,6 @@ from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
 from tests import profiles
 from tests.builders import TESTS, decoder_layout, refusal, sktune_command, succeeded
-from tests.releases import shapes_only
 
 DATA = TESTS / "data"
 
@@ -96,14 +95,13 @@ def test_the_simulation_uses_calibrated_constants(tmp_path: Path) -> None:
     assert baselines[1] > baselines[0]
 
 
-@shapes_only
 @pytest.mark.slow
 def test_a_study_finds_what_its_device_is(tmp_path: Path) -> None:
     """On a simulated device with gaps that nobody expects, `show --why` and `calibrate --study` say so."""
     device = yaml.safe_load(ATLAS_A3.read_text(encoding="utf-8"))
     device["constants"]["dispatch_gap_us"]["value"] = 4.0
     (tmp_path / "device.yaml").write_text(yaml.safe_dump(device))
-    search = ("search", "--model", "deepseek-v3", "--scale", "full", "--backend", "sim", "--study", "s")
+    search = ("search", "--model", "deepseek-v3", "--backend", "sim", "--study", "s")
     succeeded(*search, "--constants", "device.yaml", "--trials", "16", folder=tmp_path)
     done = sktune_command("show", "s", "--why", "--json", folder=tmp_path)
     known = {row["name"]: row for row in json.loads(done.stdout.splitlines()[-1])["why"]["device"]}
