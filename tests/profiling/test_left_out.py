@@ -564,3 +564,16 @@ def test_the_bottleneck_of_a_sound_profile_is_still_named(tmp_path: Path) -> Non
     assert (result.warnings, result.withheld) == ((), ())
     assert result.bottleneck is not None
     assert result.bottleneck.bound in Bound
+
+
+@pytest.mark.parametrize("fields", [{}, {"Task Type": "AI_CORE"}], ids=["untyped", "typed"])
+def test_a_drawing_of_a_captured_graph_is_no_profile(fields: dict[str, str], tmp_path: Path) -> None:
+    """CANN draws graphs as traces in which every task takes 9.5 us; public tools have such files among profiles."""
+    names = ("EVENT_WAIT_1", "hccl_aiv_sync", "MEMCPY_ASYNC", "MatMulV2_ND_65745", "aiv_all_gather_bfloat16_t")
+    events = [
+        {"name": name, "pid": "7 aclGraph", "tid": f"stream{stream}", "ts": 10 * at, "dur": 9.5, "ph": "X",
+         "args": {"Model Id": 1, "Stream Id": stream, "Task Id": at, **fields}}
+        for stream in (161, 162) for at, name in enumerate(names)
+    ]  # fmt: skip
+    with pytest.raises(ProfileError, match=r"graph\.json is a drawing of a captured graph"):
+        read_profile(write(tmp_path / "graph.json", json.dumps(events)))

@@ -101,6 +101,7 @@ class _Trace:
         marks: start, end and number of steps, by the process that has them, on the device and on the host.
         names, labels: of processes.
         groups: lanes of communication, by process and thread; collectives on them may have any name.
+        drawn: number of events of a captured graph: its process has a name where a profiler writes a number.
     """
 
     gpu: _Rows = field(default_factory=_Rows)
@@ -114,6 +115,7 @@ class _Trace:
     names: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     groups: set[tuple[str, str]] = field(default_factory=set)
+    drawn: int = 0
 
     def add(self, event: Event) -> None:
         """Add an event to its table."""
@@ -130,6 +132,7 @@ class _Trace:
             return
         if event.get("ph") not in ("X", "B"):  # what only begins has no duration: it counts as one without a valid time
             return
+        self.drawn += "graph" in place[0].lower()
         if kind in _GPU:
             device, stream = str(args.get("device", event.get("pid", 0))), str(args.get("stream", event.get("tid", 0)))
             self.gpu.add(event, device, stream, str(kind), args.get("correlation"))
@@ -158,7 +161,7 @@ def read_trace(slices: Iterable[IO[str]], shown: str, left_out: LeftOut) -> Kern
     """Read a trace, or the slices of one, called ``shown``.
 
     Raises:
-        ProfileError: this is JSON, but not a trace.
+        ProfileError: this is JSON, but not a trace, or nobody measured its times.
     """
     trace = _Trace()
     count = malformed = 0
@@ -176,6 +179,11 @@ def read_trace(slices: Iterable[IO[str]], shown: str, left_out: LeftOut) -> Kern
             what = "is truncated" if not events.is_complete else "is damaged"
             more = f" and {events.damaged} damaged places were skipped" if events.damaged else ""
             left_out.say(f"the trace {what}: {count - before} complete events were read{more}", lost=events.damaged)
+    if trace.drawn and trace.drawn == count:
+        # CANN's aclmdlRIDebugJsonPrint and what calls it, as torch.npu's debug_dump, put tasks at even distances.
+        raise ProfileError(
+            f"{shown} is a drawing of a captured graph, whose times nobody measured; record a run with a profiler"
+        )
     if malformed:
         left_out.say(f"{malformed} of {count} events have no valid time and were left out", lost=malformed)
     source, frame = _kernels(trace, left_out)
