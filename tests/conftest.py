@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from sktune.backends.info import FINAL_PROCESSES
 from sktune.measure.placement import Machine
-from tests import warm
+from tests import empty_studies, warm
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
@@ -73,6 +73,8 @@ def quick_searches(compile_cache: Path) -> Iterator[None]:
         patch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))
         patch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)
         patch.setattr("sktune.targets.tracing.TIMED_STEPS", 2)
+        patch.setenv(empty_studies.EMPTY, str(compile_cache.with_name("empty.db")))
+        patch.setattr("sktune.study.study.open_storage", empty_studies.open_storage)
         with warm.sitting():
             yield
 

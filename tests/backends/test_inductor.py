@@ -55,13 +55,6 @@ class Bench:
         return compare(step, self.recordings)
 
 
-@pytest.fixture(scope="module")
-def bench() -> Bench:
-    """Return a bench that tests share, as trials do, where none counts what was compiled before it."""
-    with torch.no_grad():
-        return Bench()
-
-
 def plan(*scopes: tuple[str, str], options: Options = EXACT) -> Plan:
     """Return a plan of scopes, given by first and last unit."""
     return Plan(tuple(Scope(first, last, options) for first, last in scopes))
@@ -70,8 +63,9 @@ def plan(*scopes: tuple[str, str], options: Options = EXACT) -> Plan:
 ATTENTION = plan(*((f"blocks.{index}.attention", f"blocks.{index}.attention") for index in range(3)))
 
 
-def test_the_baseline_has_the_bits_of_the_uncompiled_model(bench: Bench) -> None:
+def test_the_baseline_has_the_bits_of_the_uncompiled_model() -> None:
     """The captured graph, run kernel by kernel, equals the model."""
+    bench = Bench()
     assert bench.differs(bench.backend.references()["uncompiled"]().step) is None
 
 
@@ -92,8 +86,9 @@ def test_scopes_keep_the_bits_and_equal_regions_are_compiled_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_step_compiled_earlier_stays_valid(bench: Bench) -> None:
+def test_a_step_compiled_earlier_stays_valid() -> None:
     """Calls of baseline and candidates are interleaved."""
+    bench = Bench()
     first = bench.backend.compile(ATTENTION)
     second = bench.backend.compile(plan(("blocks.0.feed_forward", "blocks.0.feed_forward")))
     uncompiled = bench.backend.references()["uncompiled"]().step
@@ -102,8 +97,9 @@ def test_a_step_compiled_earlier_stays_valid(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_inductors_default_numerics_change_bits(bench: Bench) -> None:
+def test_inductors_default_numerics_change_bits() -> None:
     """Without the exact options, a bf16 layer fails verification."""
+    bench = Bench()
     mismatch = bench.differs(bench.backend.compile(plan(("embedding", "head"), options=())).step)
     assert mismatch is not None
     assert mismatch.largest_ulp is not None
@@ -113,8 +109,9 @@ def test_inductors_default_numerics_change_bits(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "extra", [("cpp_wrapper", True), ("freezing", True), ("matmul", "autotune"), ("reductions", "fused")]
 )
-def test_every_option_reaches_the_compiler(bench: Bench, extra: tuple[str, Any]) -> None:
+def test_every_option_reaches_the_compiler(extra: tuple[str, Any]) -> None:
     """Every option changes the generated code; otherwise a search would waste trials on it."""
+    bench = Bench()
     scope = ("blocks.0.attention_norm", "blocks.0.attention")
     options = tuple(dict([*EXACT, extra]).items())
     code = {bench.backend.compile(plan(scope, options=each)).code_digest for each in (EXACT, options)}
@@ -234,12 +231,13 @@ def test_a_scope_whose_input_has_no_fixed_size_is_a_compile_error() -> None:
 
 @pytest.mark.slow
 def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path, tmp_path: Path) -> None:
-    """Choices by timing are cached with the region."""
+    """Choices by timing are cached with the region, whose identity is the same there, too."""
     options = (*EXACT, ("freezing", True))
     code = (
         "import sys; sys.path.insert(0, 'examples'); import torch; torch.set_grad_enabled(False)\n"
         "from tests.backends.test_inductor import Bench, plan\n"
-        f"print(Bench().backend.compile(plan(('embedding', 'head'), options={options!r})).code_digest)"
+        f"compiled = Bench().backend.compile(plan(('embedding', 'head'), options={options!r}))\n"
+        "print(compiled.code_digest, *compiled.region_labels)"
     )
     digests = set()
     for _ in range(2):
@@ -249,8 +247,9 @@ def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path, 
 
 
 @pytest.mark.slow
-def test_the_pieces_of_a_plan_cover_every_unit_and_keep_the_state(bench: Bench) -> None:
+def test_the_pieces_of_a_plan_cover_every_unit_and_keep_the_state() -> None:
     """Scopes and gaps are in execution order, with both times; the step still verifies afterwards."""
+    bench = Bench()
     scopes = plan(("embedding", "blocks.0.attention_norm"), ("blocks.1.attention", "blocks.2.feed_forward"))
     compiled = bench.backend.compile(scopes)
     assert compiled.observe is not None
@@ -273,8 +272,9 @@ def test_the_pieces_of_a_plan_cover_every_unit_and_keep_the_state(bench: Bench) 
 
 
 @pytest.mark.slow
-def test_the_scopes_that_change_bits_are_named(bench: Bench) -> None:
+def test_the_scopes_that_change_bits_are_named() -> None:
     """All of them are named, among exact scopes before, between and after them; none is if all are exact."""
+    bench = Bench()
     units = "blocks.0.feed_forward", "blocks.1.feed_forward"
     inexact = [Scope(unit, unit) for unit in units]
     mixed = Plan((ATTENTION.scopes[0], inexact[0], ATTENTION.scopes[1], inexact[1], ATTENTION.scopes[2]))
@@ -325,8 +325,9 @@ def test_a_plan_can_be_applied_to_a_part_of_the_model() -> None:
         sktune.apply(faulty.Stack(), ATTENTION)
 
 
-def test_a_unit_that_is_not_in_the_graph_is_a_compile_error(bench: Bench) -> None:
+def test_a_unit_that_is_not_in_the_graph_is_a_compile_error() -> None:
     """It is a failure of the plan, not of sktune."""
+    bench = Bench()
     with pytest.raises(CompileError, match="left no mark"):
         bench.backend.compile(plan(("blocks.0", "blocks.0")))
 
