@@ -28,7 +28,7 @@ from sktune.core.layout import Kernel, Layer, Layout, Unit
 from sktune.core.outcome import Outcome, ScopeTime, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.learning.history import OUTCOME
+from sktune.learning.attributes import OUTCOME
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.strategy import distributions
 

@@ -31,10 +31,9 @@ from sktune.backends.installed import device_name, package_version
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.placement import Machine, Placement
+from sktune.measure.machine import Machine, Placement
 from sktune.study.result import SearchResult, stored_result
-from sktune.tuning.prepare import space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, space_spec
 from sktune.worker.jobs import Compare, RunnerSetup
 from sktune.worker.runner import WorkerRunner
 

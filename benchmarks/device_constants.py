@@ -29,8 +29,9 @@ from benchmarks.landscapes.devices import DEVICES, DeviceLandscape  # noqa: E402
 from sktune.backends.installed import device_name  # noqa: E402
 from sktune.core.codec import encoded  # noqa: E402
 from sktune.core.events.studies import DeviceConstant  # noqa: E402
+from sktune.learning.attributes import OUTCOME, PROBE  # noqa: E402
 from sktune.learning.device import SUMS, found  # noqa: E402
-from sktune.learning.history import OUTCOME, PROBE, Learned  # noqa: E402
+from sktune.learning.history import Learned  # noqa: E402
 from sktune.samplers.partition import PARTITION  # noqa: E402
 from sktune.study.strategy import distributions  # noqa: E402
 

@@ -15,13 +15,13 @@ from sktune.backends.fingerprint import fingerprint
 from sktune.core.events.base import Event, Listener
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
-from sktune.measure.placement import Placement
+from sktune.measure.machine import Placement
 from sktune.study.leases import Leases
 from sktune.study.result import SearchResult
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
-from sktune.tuning.coordinator import Coordinator
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
+from sktune.tuning.scheduler import Coordinator
 from sktune.worker.jobs import Judge
 from tests.builders import decoder_layout
 from tests.fake_runner import SPACE, FakeRunner, _empty_database, latency_by_units
@@ -152,8 +152,8 @@ def search(
             leave(coordinator, kind, *rest)
 
     with ExitStack() as stack:
-        stack.enter_context(patch("sktune.tuning.coordinator.time", clock))
-        stack.enter_context(patch("sktune.tuning.fleet.time", clock))
+        stack.enter_context(patch("sktune.tuning.scheduler.time", clock))
+        stack.enter_context(patch("sktune.tuning.scheduler.time", clock))
         stack.enter_context(patch("sktune.tuning.loop.lease_s", lambda opened, limit_s: LEASE_S))
         stack.enter_context(patch.object(TuningStudy, "tell", counted))
         stack.enter_context(patch.object(Coordinator, "__exit__", killed))

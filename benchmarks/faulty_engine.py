@@ -11,19 +11,22 @@ from typing import Any, Self
 from sktune.core.errors import OutOfTimeError, SktuneError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
-from sktune.engines.base import (
+from sktune.worker.jobs import (
     Answered,
     Began,
+    DurationEstimates,
     EngineEvent,
     Joined,
+    Judge,
     Lost,
     OnEvent,
+    Opened,
+    OpenTarget,
     Raised,
     RunnerCall,
     StageBegan,
     Worker,
 )
-from sktune.worker.jobs import DurationEstimates, Judge, Opened, OpenTarget
 from tests.fake_runner import FakeRunner
 
 START_S = 1e6

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.simulated_table import write_table
-from sktune.core.outcome import FinalRow, Outcome, Speedup
+from sktune.core.outcome import BASELINE, BASELINE_REPEAT, MAX_FINALISTS, FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import BASELINE, BASELINE_REPEAT, MAX_FINALISTS, FinalPlan, decide
+from sktune.measure.winner import FinalPlan, decide
 from sktune.study.records import TrialRecord
 from sktune.study.result import verdict_of_trials
 

@@ -25,7 +25,7 @@ from sktune.core.fused_scopes import FusedScope
 from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
-from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, REPEAT
+from sktune.learning.attributes import ORIGIN, OUTCOME, PREFIX, PROBE, REPEAT
 from sktune.study.strategy import Strategy
 
 P = ParamSpec("P")

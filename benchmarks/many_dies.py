@@ -33,14 +33,13 @@ from benchmarks.landscape import Landscape, gain, measured
 from benchmarks.search import landscape_source
 from sktune.core.outcome import Outcome
 from sktune.core.space import SearchSpace
-from sktune.engines.base import Began, EngineEvent, OnEvent, RunnerCall, Worker
 from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
-from sktune.tuning.fleet import WorkerLostError
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
+from sktune.tuning.scheduler import WorkerLostError
 from sktune.tuning.trials import Trials
-from sktune.worker.jobs import Judge, Report
+from sktune.worker.jobs import Began, EngineEvent, Judge, OnEvent, Report, RunnerCall, Worker
 from tests.fake_runner import SPACE, FakeRunner, _empty_database
 
 TRIAL_S, TRIAL_SPREAD = 180.0, 0.4

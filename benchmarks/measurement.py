@@ -42,12 +42,10 @@ from sktune.measure.noise_floor import Threshold, noise_floor
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
-from sktune.tuning.prepare import bind_space, space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, bind_space, space_spec
 from sktune.worker import replays
 from sktune.worker.evaluator import FLOOR_BUDGET, PlanEvaluator
-from sktune.worker.jobs import Judge, silent
-from sktune.worker.progress import Progress
+from sktune.worker.jobs import Judge, Progress, silent
 from sktune.worker.step_timer import quiet_collector
 
 EXTRA = 0.02

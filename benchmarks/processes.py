@@ -28,8 +28,7 @@ from sktune.backends.installed import device_name, package_version
 from sktune.core.outcome import Speedup
 from sktune.core.plan import Plan
 from sktune.measure.winner import students_t
-from sktune.tuning.prepare import bind_space, space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, bind_space, space_spec
 from sktune.worker.jobs import Compare, RunnerSetup
 from sktune.worker.runner import WorkerRunner
 

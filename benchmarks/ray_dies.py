@@ -25,10 +25,9 @@ from sktune.cluster.hosts import THREADS, on_host
 from sktune.cluster.ray_engine import RayEngine, _Actor
 from sktune.core.events.base import Event
 from sktune.core.outcome import Outcome
-from sktune.engines.base import EngineEvent, Worker
-from sktune.engines.dies import kind_of
+from sktune.tuning.dies import kind_of
 from sktune.tuning.loop import run
-from sktune.worker.jobs import Judge, Report, RunnerSetup
+from sktune.worker.jobs import EngineEvent, Judge, Report, RunnerSetup, Worker
 from tests.builders import decoder_layout
 from tests.cluster.local_cluster import local_cluster
 from tests.fake_runner import FakeRunner

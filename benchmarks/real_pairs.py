@@ -13,10 +13,11 @@ from scipy.optimize import minimize
 
 from sktune.core.layout import Layout, Unit
 from sktune.core.plan import Plan, Scope
+from sktune.sim.captured import CapturedPath
 from sktune.sim.constants import Constants
 from sktune.sim.model import StepModel
 from sktune.sim.operators import Core, Operator, numbered
-from sktune.sim.paths import CapturedPath, GePath, SuperKernelPath
+from sktune.sim.paths import GePath, SuperKernelPath
 
 FITTED = ("barrier_mix_us", "first_use_us")
 """The constants that are fitted to what was gained; all others are as in ``atlas_a3.yaml``."""

@@ -35,11 +35,7 @@ from sktune.core.plan import Plan  # noqa: E402
 from sktune.core.space import SearchSpace  # noqa: E402
 from sktune.study.claims import locked  # noqa: E402
 from sktune.targets.presets import load_space  # noqa: E402
-from sktune.worker.jobs import (  # noqa: E402
-    Judge,
-    Opened,
-    RunnerSetup,
-)
+from sktune.worker.jobs import Judge, Opened, RunnerSetup  # noqa: E402
 from sktune.worker.runner import WorkerRunner  # noqa: E402
 
 COMPILE_TIMEOUT_S = 1800.0

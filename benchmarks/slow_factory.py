@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 from benchmarks.fault_campaign import LAYOUT, truth
 from sktune.core.files import write_text
 from sktune.core.outcome import Outcome
-from sktune.worker import process
+from sktune.worker import runner
 from sktune.worker.jobs import Job, Judge, Opened, Report, RunnerSetup, silent
 from sktune.worker.runner import WorkerRunner
 from tests.fake_runner import FakeRunner
@@ -80,7 +80,7 @@ def sound(setup: RunnerSetup) -> SleepingRunner:
 def with_process(setup: RunnerSetup) -> SleepingWorker:
     """Return a runner with a process, which starts warm where that is possible."""
     if ADDRESS in os.environ:
-        process.SERVER = "tests.quick_server"
+        runner.SERVER = "tests.quick_server"
     return SleepingWorker(setup)
 
 

@@ -90,7 +90,6 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
     import torch
 
     from sktune.backends.inductor import backend as inductor
-    from sktune.backends.inductor import searched_regions
     from sktune.program.sktune_program.inductor import cpp_wrapper
     from sktune.targets.base import decode_inputs
     from sktune.targets.loading import load
@@ -106,7 +105,7 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
     with (
         patch.object(cpp_wrapper, "SETTINGS", {}),
         patch.object(cpp_wrapper, "quick_wrapper", lambda device: nullcontext()),
-        patch.object(searched_regions, "compile_ahead", lambda tasks, at: None),
+        patch.object(inductor, "compile_ahead", lambda tasks, at: None),
     ):
         step = backend.compile(plan).step
     replays = prepare(target)

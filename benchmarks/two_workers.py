@@ -29,10 +29,10 @@ from typing import Self
 
 from benchmarks.beside import send
 from sktune.backends.installed import device_name, package_version
-from sktune.core.outcome import Speedup
+from sktune.core.outcome import BASELINE_REPEAT, Speedup
 from sktune.measure import samples
 from sktune.measure.noise_floor import noise_floor
-from sktune.measure.winner import BASELINE_REPEAT, students_t
+from sktune.measure.winner import students_t
 from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
 
@@ -42,7 +42,7 @@ import sys
 from pathlib import Path
 import sktune
 from sktune.backends import info
-from sktune.engines import dies
+from sktune.tuning import dies
 
 model, trials, workers, processes, runs = sys.argv[1:]
 info.FINAL_PROCESSES = int(processes)

@@ -6,87 +6,37 @@ sktune.apply(model, result.best_plan)
 """
 
 import importlib
-import inspect
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from sktune.core.errors import BadInputError, PlanError, SktuneError, nearest
+from sktune.core.errors import PlanError, SktuneError, nearest
 from sktune.core.scope_flavour import ScopeFlavour
-from sktune.core.search_options import SearchOptions, taking
 
 if TYPE_CHECKING:
     from torch import nn
 
     from sktune.core.plan import Plan, Scope
     from sktune.core.plan_file import read_plan
-    from sktune.reports.result import Result
     from sktune.study.result import SearchResult
     from sktune.targets.base import Target
     from sktune.targets.marks import MarkedModel
+    from sktune.tuning.api import load, search
 
 logger = logging.getLogger(__name__)
 
-# Imported on first use: torch takes seconds, a worker does not need Optuna, and ``sktune.launch`` needs no package.
+# Imported on first use: torch takes seconds, a worker does not search, and ``sktune.launch`` needs no package.
 _LAZY = {
     "Plan": "sktune.core.plan",
     "Scope": "sktune.core.plan",
     "SearchResult": "sktune.study.result",
     "Target": "sktune.targets.base",
+    "load": "sktune.tuning.api",
     "read_plan": "sktune.core.plan_file",
+    "search": "sktune.tuning.api",
 }
 
 __all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "load", "read_plan", "search"]
-
-
-_TYPES = get_type_hints(SearchOptions)
-
-
-@taking([each.replace(annotation=_TYPES[each.name]) for each in inspect.signature(SearchOptions).parameters.values()])
-def search(
-    model: str = "", *, listener: Callable[[dict[str, Any]], None] = lambda event: None, **options: Any
-) -> "Result":
-    """Search as ``sktune search`` does, and return the study's result.
-
-    Args:
-        model: a preset, a folder with a ``config.json``, or ``file.py:function``; empty where ``recipe`` is given.
-        listener: called with each event that ``--json`` prints, as a dictionary with the key ``event``.
-        options: other fields of ``sktune.core.search_options.SearchOptions``, such as ``trials`` and ``time_budget_s``;
-            paths may be strings.
-
-    Raises:
-        SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
-    """
-    from sktune.tuning import fewer_layers
-    from sktune.tuning.request import Request
-
-    if "rehearse" in options:
-        raise BadInputError("a rehearsal has no result; use sktune.recipes.rehearsal.rehearse, or `--rehearse`")
-    known = Request.__dataclass_fields__
-    if unknown := options.keys() - known:
-        raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
-    result = fewer_layers.search(Request(model, **options), lambda event: listener(event.to_dict()))
-    from sktune.reports.result import Result  # a search goes without reports until it ends
-
-    return Result.of(result)
-
-
-def load(study: str, runs: Path | str = "runs", storage: str | None = None) -> "Result":
-    """Return the result of a stored study.
-
-    Args:
-        study: its name.
-        runs: folder that holds the studies.
-        storage: URL of its Optuna storage; None for the database in its folder.
-
-    Raises:
-        SktuneError: there is no such study, or it cannot be read.
-    """
-    from sktune.reports.result import Result
-    from sktune.study.result import stored_result
-
-    return Result.of(stored_result(study, Path(runs), storage))
 
 
 def apply(

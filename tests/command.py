@@ -11,7 +11,7 @@ if __name__ == "__main__":
 import sktune.cli
 from sktune.agents import jobs, mcp_server
 from sktune.backends import info
-from sktune.worker import process
+from sktune.worker import runner
 from tests import empty_studies
 
 COMMAND = (sys.executable, "-P", "-m", "tests.command")
@@ -19,7 +19,7 @@ COMMAND = (sys.executable, "-P", "-m", "tests.command")
 
 def main() -> None:
     """Run the command."""
-    process.SERVER = "tests.quick_server"
+    runner.SERVER = "tests.quick_server"
     empty_studies.install()
     info.FINAL_PROCESSES = int(os.environ.get("SKTUNE_TESTS_FINAL_PROCESSES", "1"))
     for module in (jobs, mcp_server):

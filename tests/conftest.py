@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from sktune.backends.info import FINAL_PROCESSES
-from sktune.measure.placement import Machine
+from sktune.measure.machine import Machine
 from tests import empty_studies, warm
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
@@ -67,7 +67,7 @@ def quick_searches(compile_cache: Path) -> Iterator[None]:
     path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(path))  # for workers, wherever they run
-        patch.setattr("sktune.worker.process.SERVER", "tests.quick_server")
+        patch.setattr("sktune.worker.runner.SERVER", "tests.quick_server")
         steps = property(lambda finals: min(finals._request.verify_steps, 320))
         patch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
         patch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))
@@ -82,7 +82,7 @@ def quick_searches(compile_cache: Path) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Search as on an idle machine, whatever other tests run at the same time."""
-    monkeypatch.setattr("sktune.measure.placement.Machine.look", lambda: Machine({(0,): 0.0}))
+    monkeypatch.setattr("sktune.measure.machine.Machine.look", lambda: Machine({(0,): 0.0}))
 
 
 @pytest.fixture

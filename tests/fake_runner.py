@@ -12,12 +12,11 @@ from unittest.mock import patch
 from sktune.core.errors import BackendError, OutOfTimeError
 from sktune.core.fused_scopes import FusedScope
 from sktune.core.layout import Layout
-from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup
+from sktune.core.outcome import BASELINE, BASELINE_REPEAT, FinalRow, Outcome, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.measure.winner import BASELINE, BASELINE_REPEAT
 from sktune.study.result import SearchResult
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.tuning.loop import run

@@ -17,7 +17,7 @@ from functools import partial
 
 from sktune.measure.latency import Budget
 from sktune.targets import tracing
-from sktune.worker import evaluator, server
+from sktune.worker import evaluator, server, step_timer, verifier  # noqa: F401 - imported warm
 
 evaluator.SHORTLIST_BUDGET = replace(evaluator.SHORTLIST_BUDGET, seconds=1.0, wait_s=0.2)
 evaluator.FINAL_BUDGET = replace(evaluator.FINAL_BUDGET, seconds=1.5, wait_s=0.5)

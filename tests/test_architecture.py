@@ -22,13 +22,13 @@ ROAD = (
     {"core"},
     {"ascend", "measure", "learning"},
     {"targets", "backends"},
-    {"samplers", "study", "reports", "worker", "engines"},
+    {"samplers", "study", "reports", "worker"},
     {"tuning", "visualization"},
     {"cli"},
 )
 """Packages that a search passes, from the bottom up: each may import those of the layers below it."""
 WITHIN_A_LAYER = {
-    ("backends", "targets"), ("reports", "study"), ("reports", "samplers"), ("engines", "worker"),
+    ("backends", "targets"), ("reports", "study"), ("reports", "samplers"),
     ("samplers", "study"),  # the study defines the interface of a strategy, but does not know the strategies
 }  # fmt: skip
 """Packages in the same layer of which the first may import the second."""

@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 import sktune.backends.info
 import sktune.recipes.run
-import sktune.worker.process
 import sktune.worker.runner
 from benchmarks.campaign.scene import read_controls
 from sktune import cli
@@ -39,7 +38,7 @@ tell = TuningStudy.tell
 def main() -> None:
     """Run the command."""
     read_controls()
-    sktune.worker.process.SERVER = "benchmarks.campaign.server"
+    sktune.worker.runner.SERVER = "benchmarks.campaign.server"
     if "CAMPAIGN_BROKEN" in os.environ:
         setattr(TuningStudy, "tell", forgetful)  # noqa: B010 - mypy takes an assignment for a mistake
     cli.main()

@@ -19,8 +19,7 @@ from sktune.core.outcome import Outcome, Reason, ScopeTime
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SearchSpace
 from sktune.targets.presets import load_space
-from sktune.tuning.prepare import bind_space
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, bind_space
 
 FOLDER = Path(__file__).parent
 FORMAT_VERSION = 1

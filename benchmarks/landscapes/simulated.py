@@ -30,8 +30,7 @@ from sktune.sim.trace import trace_operators
 from sktune.targets.base import Target
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
-from sktune.tuning.prepare import bind_space, space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, bind_space, space_spec
 
 NOISE = 0.003
 LONG_GAPS_US = {

@@ -13,10 +13,9 @@ from typing import Any
 from sktune.analysis import report
 from sktune.analysis.decision import BEST, FIRST, GOALS, Findings, ScopeOption, walk_tree
 from sktune.analysis.guide_options import OptionResult, OptionStatus, option_results
-from sktune.analysis.model import Analysis, Command, walk_lines, walk_summary
+from sktune.analysis.model import SENTENCES, Analysis, Command, walk_lines, walk_summary
 from sktune.analysis.model_folder import ModelFolder, model_or_recipe, place_of, planned_change
 from sktune.analysis.recommendation import Recommendation, recommend, risks
-from sktune.analysis.sentences import SENTENCES
 from sktune.backends.availability import BackendChoice, best_backend
 from sktune.core.errors import BadInputError, StudyError, TargetError
 from sktune.core.events.analysis import AnalysisStarted, GuideWalked
@@ -32,7 +31,7 @@ from sktune.study.facts import StudyFacts
 from sktune.study.result import BEST_PLAN, SearchResult, backend_of
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.presets import FULL
-from sktune.tuning import fewer_layers
+from sktune.tuning import loop
 from sktune.tuning.request import Request
 
 FIRST_TRIALS = 8
@@ -117,30 +116,15 @@ def analyze(
         study.remember(profile=hints.figures(search.profile))
     result = replace(result, facts=study.facts)
     options = option_results(result, study.space())
-    analysis = _analysis(request, search, result, guide, options, backend_text, spec.sequences)
-    return replace(analysis, files=report.write(analysis, request.out or result.folder))
-
-
-def _analysis(
-    request: AnalysisRequest,
-    search: Request,
-    result: SearchResult,
-    guide: "_Guide",
-    options: tuple[OptionResult, ...],
-    backend_text: str,
-    batch: int | None,
-) -> Analysis:
-    """Return the analysis of a finished study; its files are not written yet."""
-    text = Sentences(SENTENCES, request.language)
     findings = guide.findings(result.facts, options)
     walk = walk_tree(findings)
     recommendation = recommend(result, options, walk, request.goal)
     plan = _plan_file(result, recommendation)
-    return Analysis(
+    analysis = Analysis(
         model=_name(search),
         text=text,
         backend_text=backend_text,
-        batch=batch,
+        batch=spec.sequences,
         result=result,
         findings=findings,
         walk=walk,
@@ -150,9 +134,10 @@ def _analysis(
         plan=plan,
         place=request.place,
         change=planned_change(request.place, plan) if request.place and plan else None,
-        risks=risks(text, result, options, recommendation, _name(search), batch, request.place),
+        risks=risks(text, result, options, recommendation, _name(search), spec.sequences, request.place),
         commands=_commands(request, search, result, plan),
     )
+    return replace(analysis, files=report.write(analysis, request.out or result.folder))
 
 
 class _Guide:
@@ -215,7 +200,7 @@ def _run_search(request: AnalysisRequest, search: Request, guide: _Guide, began_
         exact_starting_points=True,
     )
     try:
-        return fewer_layers.search(limited, guide, began_s)
+        return loop.search(limited, guide, began_s)
     except TargetError as failure:
         if request.place and search.model == str(request.place.folder):
             raise TargetError(f"{failure}; name a model to search on with --model") from failure

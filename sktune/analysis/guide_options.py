@@ -109,31 +109,38 @@ def improvement_percent(speedup: Speedup) -> float:
 def option_results(result: SearchResult, space: SearchSpace) -> tuple[OptionResult, ...]:
     """Return the results of all options of the guide in the study ``result``, the narrowest first."""
     plans = {point.name: space.plan(point.values) for point in guide_points(space)}
+    has_attention = any(is_attention(key) for keys in space.layout.kinds.values() for key in keys)
     results: list[OptionResult] = []
     records: list[TrialRecord] = []
     for option, name in NAMES.items():
-        record = _record_of(name, plans.get(name), result.trials)
-        if record:
-            records.append(record)
-            results.append(_of_trial(option, record, result))
+        # The trial of the plan, a failed repeat first; if there is none, that of a starting point of this name.
+        candidates = [record for record in result.trials if not record.is_probe]
+        exact = [record for record in candidates if name in plans and record.plan == plans[name]]
+        failed = [record for record in exact if record.is_repeat and record.outcome and not record.outcome.is_feasible]
+        if found := failed or exact or [record for record in candidates if record.origin == name]:
+            records.append(found[0])
+            results.append(_of_trial(option, found[0], result))
+        elif name in plans:
+            results.append(OptionResult(option, OptionStatus.NOT_REACHED))
+        elif not space.layout.kinds:
+            results.append(OptionResult(option, OptionStatus.NO_LAYERS))
         else:
-            results.append(
-                OptionResult(option, OptionStatus.NOT_REACHED if name in plans else _why_none(option, space))
-            )
-    return (*results, _custom(result, records))
+            is_without_moe = has_attention or option is ScopeOption.MOE
+            results.append(OptionResult(option, OptionStatus.NO_MOE if is_without_moe else OptionStatus.NO_ATTENTION))
+    # The best of all other plans: the winner if it is one of them.
+    tried = {record.plan for record in records}
+    others = [record for record in result.trials if record.plan not in tried]
+    best = incumbent_first(others)
+    winner = [record for record in best if result.winner and record.number == result.winner.number]
+    if best:
+        return (*results, _of_trial(ScopeOption.CUSTOM, (winner or best)[0], result))
+    none = OptionStatus.NONE_PASSED if others else OptionStatus.NOT_REACHED
+    return (*results, OptionResult(ScopeOption.CUSTOM, none))
 
 
 def option_of(trial: int, options: Sequence[OptionResult]) -> ScopeOption:
     """Return the option whose trial ``trial`` is."""
     return next((row.option for row in options if row.trial == trial), ScopeOption.CUSTOM)
-
-
-def _record_of(name: str, plan: Plan | None, records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the trial of ``plan``, a failed repeat first; if there is none, that of a starting point of this name."""
-    candidates = [record for record in records if not record.is_probe]
-    exact = [record for record in candidates if plan is not None and record.plan == plan]
-    failed = [record for record in exact if record.is_repeat and record.outcome and not record.outcome.is_feasible]
-    return next(iter(failed or exact or [record for record in candidates if record.origin == name]), None)
 
 
 def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) -> OptionResult:
@@ -149,23 +156,3 @@ def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) ->
         option, status, record.number, record.judged_plan, outcome.speedup, final, comparison,
         " ".join(detail.split())[:200],
     )  # fmt: skip
-
-
-def _why_none(option: ScopeOption, space: SearchSpace) -> OptionStatus:
-    """Return what the model lacks, for an option without a starting point."""
-    kinds = space.layout.kinds
-    if not kinds:
-        return OptionStatus.NO_LAYERS
-    has_attention = any(is_attention(key) for keys in kinds.values() for key in keys)
-    return OptionStatus.NO_MOE if has_attention or option is ScopeOption.MOE else OptionStatus.NO_ATTENTION
-
-
-def _custom(result: SearchResult, of_options: Sequence[TrialRecord]) -> OptionResult:
-    """Return the best of all other plans: the winner if it is one of them."""
-    plans = {record.plan for record in of_options}
-    others = [record for record in result.trials if record.plan not in plans]
-    best = incumbent_first(others)
-    winner = [record for record in best if result.winner and record.number == result.winner.number]
-    if best:
-        return _of_trial(ScopeOption.CUSTOM, (winner or best)[0], result)
-    return OptionResult(ScopeOption.CUSTOM, OptionStatus.NONE_PASSED if others else OptionStatus.NOT_REACHED)

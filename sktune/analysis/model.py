@@ -5,14 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sktune.analysis.decision import Findings, ScopeOption, TreeStep, TreeWalk
-from sktune.analysis.guide_options import OptionResult
+from sktune.analysis.guide_options import OptionResult, option_of
 from sktune.analysis.model_folder import ModelFolder, PlannedChange
 from sktune.analysis.recommendation import Recommendation
 from sktune.core.events.analysis import Risk
-from sktune.core.language import Sentences
+from sktune.core.language import Sentences, Texts
 from sktune.core.outcome import Speedup
 from sktune.study.result import SearchResult
+
+SENTENCES: Texts = yaml.safe_load(Path(__file__).with_name("sentences.yaml").read_text(encoding="utf-8"))
+"""All sentences of an analysis, in both languages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +91,12 @@ class Analysis:
             return self.text(why)
         choice, interval = option_text(self.text, self.walk.choice), self.interval_text(speedup)
         reason = self.text(why, choice=choice, speedup=f"{speedup.ratio:.3f}", interval=interval)
-        return f"{reason} {self._better_plan_text()}".strip()
-
-    def _better_plan_text(self) -> str:
-        """Return the sentence on the better plan that a first attempt leaves unused; empty if there is none."""
         winner = self.result.winner
-        if self.recommendation.why == "why.winner" or not winner or winner.number == self.recommendation.trial:
-            return ""
-        option = next((row.option for row in self.options if row.trial == winner.number), ScopeOption.CUSTOM)
-        speedup = f"{winner.speedup.ratio:.3f}"
-        return self.text("better_left", option=option_text(self.text, option), speedup=speedup)
+        if why == "why.winner" or not winner or winner.number == self.recommendation.trial:
+            return reason
+        # A first attempt leaves a better plan unused.
+        option = option_text(self.text, option_of(winner.number, self.options))
+        return f"{reason} {self.text('better_left', option=option, speedup=f'{winner.speedup.ratio:.3f}')}"
 
     def interval_text(self, speedup: Speedup) -> str:
         """Return a speedup's interval, or that it is simulated."""

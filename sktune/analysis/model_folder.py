@@ -60,15 +60,9 @@ def place_of(folder: Path | None, yaml_file: Path | None) -> ModelFolder | None:
     yaml_file = named_in(folder, yaml_file)
     settings = by_key(read_settings(yaml_file))
     used = {name: settings[name] for name in SETTINGS if isinstance(settings.get(name), bool | int | float | str)}
-    return ModelFolder(folder, yaml_file, used, _batch(settings))
-
-
-def _batch(settings: Mapping[str, Any]) -> int:
     batch, world = settings.get("batch_size"), settings.get("world_size", 1)
-    if not isinstance(batch, int) or not isinstance(world, int):
-        return 0
     groups = data_parallel_groups(settings) or int(world == 1)
-    return batch // groups if groups else 0
+    return ModelFolder(folder, yaml_file, used, batch // groups if isinstance(batch, int) and groups else 0)
 
 
 RECIPE = "recipe.yaml"

@@ -99,31 +99,35 @@ def risks(
         _of_the_model(text, result, model, batch, place),
         _of_the_plan(text, result, recommendation),
         _of_trials(text, result, options),
-        (Risk("prefill", text("risk.prefill")), Risk(extent, text(f"risk.{extent}"))),
+        (_risk(text, "prefill"), _risk(text, extent)),
     )
     return tuple(risk for part in parts for risk in part)
 
 
+def _risk(text: Sentences, name: str, **values: Any) -> Risk:
+    return Risk(name, text(f"risk.{name}", **values))
+
+
 def _of_figures(text: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
     if result.is_simulated:
-        yield Risk("simulated", text("risk.simulated"))
+        yield _risk(text, "simulated")
     elif not result.is_of_npu:
         device = result.facts.fingerprint.get("device", "?")
-        yield Risk("stand_in", text("risk.stand_in", device=device))
+        yield _risk(text, "stand_in", device=device)
         if result.usage.is_own_program:
-            yield Risk("kernel_by_kernel", text("risk.kernel_by_kernel"))
+            yield _risk(text, "kernel_by_kernel")
     if recommendation.trial is not None and not recommendation.compared:
-        yield Risk("not_compared", text("risk.not_compared"))
+        yield _risk(text, "not_compared")
     elif result.comparison and not result.is_simulated:
         count = len(result.comparison.speedups.get(str(recommendation.trial), ()))
         wanted = result.wanted_processes
         if 0 < count < wanted:
-            yield Risk("few_processes", text("risk.few_processes", count=count, wanted=wanted))
+            yield _risk(text, "few_processes", count=count, wanted=wanted)
     noisy = sum(bool(record.outcome and record.outcome.noise) for record in result.trials)
     processes = result.comparison.noise if result.comparison else ()
     if noisy or any(processes):
         values = {"finals": sum(map(bool, processes)), "processes": len(processes)}
-        yield Risk("noise", text("risk.noise", count=noisy, trials=len(result.trials), **values))
+        yield _risk(text, "noise", count=noisy, trials=len(result.trials), **values)
 
 
 def _of_the_model(
@@ -131,19 +135,19 @@ def _of_the_model(
 ) -> Iterable[Risk]:
     facts = result.facts
     if facts.fingerprint.get("scale") in ("tiny", "small"):
-        yield Risk("small_model", text("risk.small_model", description=facts.description or model))
+        yield _risk(text, "small_model", description=facts.description or model)
     if place is None:
         return
     if model != str(place.folder) and not result.usage.is_own_program:
-        yield Risk("other_model", text("risk.other_model", model=model, folder=place.folder))
+        yield _risk(text, "other_model", model=model, folder=place.folder)
     mode, next_n = (place.settings.get(name) for name in (MODE, "next_n"))
     if mode is not None and mode != NEEDED_MODE:
-        yield Risk("mode", text("risk.mode", mode=mode))
+        yield _risk(text, "mode", mode=mode)
     if batch and place.batch and batch != place.batch:
         whole = place.settings["batch_size"]
-        yield Risk("batch", text("risk.batch", yaml=whole, die=place.batch, searched=batch))
+        yield _risk(text, "batch", yaml=whole, die=place.batch, searched=batch)
     if next_n:
-        yield Risk("draft", text("risk.draft", next_n=next_n))
+        yield _risk(text, "draft", next_n=next_n)
 
 
 def _of_the_plan(text: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
@@ -151,15 +155,15 @@ def _of_the_plan(text: Sentences, result: SearchResult, recommendation: Recommen
         return
     gain = improvement_percent(recommendation.speedup)
     if gain <= GUIDE_THRESHOLD_PERCENT:
-        yield Risk("below_bar", text("risk.below_bar", improvement=f"{gain:.2f}"))
+        yield _risk(text, "below_bar", improvement=f"{gain:.2f}")
     names = dict.fromkeys(name for scope in recommendation.plan.scopes for name, _ in scope.options)
     if result.backend and result.backend.scope_flavour is ScopeFlavour.REGION:
         if names:
-            yield Risk("inductor_options", text("risk.inductor_options", options=", ".join(names)))
+            yield _risk(text, "inductor_options", options=", ".join(names))
         return
     undocumented = [name for name in names if name in SUPERKERNEL_OPTIONS and not SUPERKERNEL_OPTIONS[name].documented]
     if undocumented:
-        yield Risk("options", text("risk.options", options=", ".join(undocumented)))
+        yield _risk(text, "options", options=", ".join(undocumented))
 
 
 def _of_trials(text: Sentences, result: SearchResult, options: Sequence[OptionResult]) -> Iterable[Risk]:
@@ -168,16 +172,15 @@ def _of_trials(text: Sentences, result: SearchResult, options: Sequence[OptionRe
     mismatched = [outcome for outcome in failed if outcome.reason is Reason.MISMATCH]
     if mismatched:
         blamed = _blamed(text, [outcome.blamed for outcome in mismatched])
-        yield Risk("mismatch", text("risk.mismatch", count=len(mismatched), trials=trials, blamed=blamed))
+        yield _risk(text, "mismatch", count=len(mismatched), trials=trials, blamed=blamed)
     broken = [outcome for outcome in failed if outcome.reason is not Reason.MISMATCH]
     if broken:
         reasons = ", ".join(dict.fromkeys(text(f"status.{outcome.reason}") for outcome in broken))
         blamed = _blamed(text, [outcome.blamed for outcome in broken])
-        sentence = text("risk.failed", count=len(broken), trials=trials, reasons=reasons, blamed=blamed)
-        yield Risk("failed", sentence)
+        yield _risk(text, "failed", count=len(broken), trials=trials, reasons=reasons, blamed=blamed)
     not_reached = [text(f"option.{row.option}") for row in options if row.status is OptionStatus.NOT_REACHED]
     if not_reached:
-        yield Risk("not_reached", text("risk.not_reached", options=", ".join(not_reached)))
+        yield _risk(text, "not_reached", options=", ".join(not_reached))
 
 
 def _blamed(text: Sentences, labels: Iterable[str]) -> str:

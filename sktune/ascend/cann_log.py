@@ -300,15 +300,6 @@ class _Fault:
     def timed_out(self) -> bool:
         return bool(self.code) and code(self.code).kind == "timeout"
 
-    @property
-    def is_blamed(self) -> bool:
-        """Whether it names the kernel."""
-        return bool(self.kernels or self.origin)
-
-    @property
-    def happened(self) -> bool:
-        return bool(self.code or self.kernels)
-
 
 class _Log:
     """Collects the findings of the lines added to it."""
@@ -362,9 +353,12 @@ class _Log:
         if known is None:
             return
         is_header = text.lower().startswith("inner error")
+        origin = f" ({known.family})" if known.family else ""
+        means = f"{known.means}{{lines}}; {known.action}" if known.means else "not in sktune's table of codes{lines}"
+        rule = _Rule(cast("Kind", known.kind), _CODE, f"{known.name}{origin}: {means}", known.is_internal)
         seen = self._seen.setdefault(
             ("code", known.name, "" if known.means else text),
-            _Seen(_code_rule(known), {"text": "" if is_header else text, "operator_type": ""}),
+            _Seen(rule, {"text": "" if is_header else text, "operator_type": ""}),
         )
         if is_header and not seen.groups["text"]:
             self._headed = seen
@@ -394,10 +388,14 @@ class _Log:
         return True
 
     def explanations(self) -> Iterator[Explanation]:
-        faults = [fault for fault in self._faults.values() if fault.happened]
+        faults = [fault for fault in self._faults.values() if fault.code or fault.kernels]
         # A process that waits for the failed one, and the console output, report a fault without its kernel.
         reported = next((fault.code for fault in sorted(faults, key=lambda each: not each.timed_out) if fault.code), "")
-        blamed = [fault if fault.timed_out else replace(fault, code=reported) for fault in faults if fault.is_blamed]
+        blamed = [
+            fault if fault.timed_out else replace(fault, code=reported)
+            for fault in faults
+            if fault.kernels or fault.origin
+        ]
         # The same fault on many ranks is one fault.
         yield from dict.fromkeys(each for fault in blamed or faults for each in self._explain_fault(fault))
         # What waits for a failure, and what only says that there is one, comes after its cause.
@@ -445,14 +443,6 @@ class _Log:
             guilty = match["type"] if match else symbol
             message = f"{place} {what} in {guilty} on {cores} core{'s' * (cores > 1)}; {fix}"
             yield Explanation(kind, message, scope, fault.origin, guilty, symbol, cores)
-
-
-@cache
-def _code_rule(known: Code) -> _Rule:
-    """Return how lines with a code are explained."""
-    origin = f" ({known.family})" if known.family else ""
-    means = f"{known.means}{{lines}}; {known.action}" if known.means else "not in sktune's table of codes{lines}"
-    return _Rule(cast("Kind", known.kind), _CODE, f"{known.name}{origin}: {means}", known.is_internal)
 
 
 def _shortened(line: str) -> str:

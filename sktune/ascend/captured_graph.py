@@ -7,7 +7,7 @@ Restated from ``super_kernel/src/aot/sk_graph.cpp``, ``sk_node.cpp`` and ``sk_sc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import count, pairwise
 
 from sktune.core.errors import SktuneError
 
@@ -164,40 +164,34 @@ class CapturedGraph:
 
     def __init__(self, tasks: Sequence[CapturedTask], options: SplitOptions) -> None:
         self.nodes = list(_nodes(tasks))
-        count = 1 + max((task.stream for task in tasks), default=-1)
-        self.streams = [[node.id for node in self.nodes if node.stream == stream] for stream in range(count)]
+        streams = range(1 + max((task.stream for task in tasks), default=-1))
+        self.streams = [[node.id for node in self.nodes if node.stream == stream] for stream in streams]
         self.names: list[str] = []
         self._notifies: dict[tuple[str, int], int] = {}
         self._waits: dict[tuple[str, int], list[int]] = {}
-        self._read_streams()
+        for ids in self.streams:
+            for position, each in enumerate(ids):
+                node = self.nodes[each]
+                node.position = position
+                if node.is_marker and node.name and node.can_fuse:
+                    if len(self.names) >= MAX_SCOPES:
+                        node.refuse(UnfusedReason.EXCEED_SCOPE_MAX)
+                    elif node.name not in self.names:
+                        self.names.append(node.name)
+                if node.kind in EVENTS:
+                    self._add_event(node)
+            for one, another in pairwise(ids):
+                self.nodes[one].next, self.nodes[another].previous = another, one
         self._read_scopes()
         self._read_values(options.value_breaker_bypass)
-        self._pair_events()
+        for event, notify in self._notifies.items():
+            self.nodes[notify].waits = waits = tuple(_hash_order(self._waits.get(event, [])))
+            for each in waits:
+                self.nodes[each].notify = notify
 
     def scope_name(self, scopes: frozenset[str]) -> str:
         """Return the name of a set of scopes, as in logs and in names of SuperKernels."""
         return "_".join(name for name in self.names if name in scopes) or "none"
-
-    def waits_of(self, event: tuple[str, int]) -> list[int]:
-        """Return the nodes that wait for an event."""
-        return self._waits.get(event, [])
-
-    def _read_streams(self) -> None:
-        for ids in self.streams:
-            for position, each in enumerate(ids):
-                self.nodes[each].position = position
-                self._register(self.nodes[each])
-            for one, another in pairwise(ids):
-                self.nodes[one].next, self.nodes[another].previous = another, one
-
-    def _register(self, node: SplitNode) -> None:
-        if node.is_marker and node.name and node.can_fuse:
-            if len(self.names) >= MAX_SCOPES:
-                node.refuse(UnfusedReason.EXCEED_SCOPE_MAX)
-            elif node.name not in self.names:
-                self.names.append(node.name)
-        if node.kind in EVENTS:
-            self._add_event(node)
 
     def _add_event(self, node: SplitNode) -> None:
         if node.kind is Kind.RECORD:
@@ -216,7 +210,10 @@ class CapturedGraph:
                 opened.append((node.name, None if node.can_fuse else refused))
             node.scopes = frozenset(name for name, reason in opened if reason is None)
             if node.marker is Kind.END:
-                _close(opened, node.name)
+                # The scope of its name that was opened last, wherever it is: scopes may overlap.
+                last = next((at for at in reversed(range(len(opened))) if opened[at][0] == node.name), None)
+                if last is not None:
+                    del opened[last]
             elif not node.is_marker:
                 reason = next((reason for _, reason in reversed(opened) if reason), None)
                 if self.names and not opened:
@@ -237,78 +234,56 @@ class CapturedGraph:
                 for node in writes:
                     node.kind, node.can_fuse = Kind.RECORD if node.value else Kind.RESET, True
             else:
-                self._pair_values(writes, waits, bypass)
+                expected = {(node.value, node.flag) for node in waits}
+                if writes and len(expected) > 1:
+                    raise RefusedGraphError("tasks wait for different values at one address")
+                value, flag = next(iter(expected))
+                notifies = [node for node in writes if _satisfies(node.value, value, flag)]
+                if len(notifies) > 1:
+                    raise RefusedGraphError("several writes satisfy a wait for a value")
+                can_fuse = bool(bypass & (PAIRED_WAIT if notifies else UNPAIRED_WAIT))
+                for node in writes:
+                    node.kind = Kind.RECORD if node in notifies else Kind.RESET
+                for node in waits:
+                    node.kind = Kind.WAIT
+                for node in [*notifies, *waits]:
+                    node.can_fuse = can_fuse
             for node in [*writes, *(self.nodes[each] for each in _hash_order(node.id for node in waits))]:
                 self._add_event(node)
-
-    @staticmethod
-    def _pair_values(writes: Sequence[SplitNode], waits: Sequence[SplitNode], bypass: int) -> None:
-        expected = {(node.value, node.flag) for node in waits}
-        if writes and len(expected) > 1:
-            raise RefusedGraphError("tasks wait for different values at one address")
-        value, flag = next(iter(expected))
-        notifies = [node for node in writes if _satisfies(node.value, value, flag)]
-        if len(notifies) > 1:
-            raise RefusedGraphError("several writes satisfy a wait for a value")
-        can_fuse = bool(bypass & (PAIRED_WAIT if notifies else UNPAIRED_WAIT))
-        for node in writes:
-            node.kind = Kind.RECORD if node in notifies else Kind.RESET
-        for node in [*notifies, *waits]:
-            node.can_fuse = can_fuse
-        for node in waits:
-            node.kind = Kind.WAIT
-
-    def _pair_events(self) -> None:
-        for event, notify in self._notifies.items():
-            self._waits[event] = waits = _hash_order(self._waits.get(event, []))
-            self.nodes[notify].waits = tuple(waits)
-            for each in waits:
-                self.nodes[each].notify = notify
-
-
-def _nodes(tasks: Sequence[CapturedTask]) -> Iterator[SplitNode]:
-    """Yield the nodes of tasks: two placeholders follow a begin, and precede an end."""
-    count = 0
-    for index, task in enumerate(tasks):
-        markers: tuple[Kind | None, ...] = (None,)
-        if task.kind in MARKERS:
-            markers = (Kind.BEGIN, None, None) if task.kind is Kind.BEGIN else (None, None, Kind.END)
-        for marker in markers:
-            yield _node(count, index, task, marker)
-            count += 1
-
-
-def _node(number: int, index: int, task: CapturedTask, marker: Kind | None) -> SplitNode:
-    node = SplitNode(number, index, task.kind, task.stream)
-    if task.kind in MARKERS:
-        named = task.name not in (None, UNFUSED_NAME)
-        node.kind, node.cores, node.marker, node.is_marker = Kind.KERNEL, (0, 1), marker, True
-        node.can_fuse, node.name = named, task.name or "" if named else ""
-    elif task.kind is Kind.KERNEL:
-        node.core, node.cores, node.needs_all_cores = task.core, task.core.cores(task.blocks), task.needs_all_cores
-        node.can_fuse, node.reason = task.obstacle is None, task.obstacle
-    elif task.kind in EVENTS:
-        node.event, node.can_fuse = ("event", task.event), not task.is_external
-        node.reason = UnfusedReason.EXTERNAL_DEPEND if task.is_external else None
-        if task.kind is Kind.RESET:
-            node.refuse(UnfusedReason.RESET_TYPE_NODE)
-    elif task.kind is not Kind.OTHER:
-        node.event, node.value, node.flag, node.has_address = ("address", task.event), task.value, task.flag, True
-    return node
-
-
-def _close(opened: list[tuple[str, UnfusedReason | None]], name: str) -> None:
-    """Close the scope of a name that was opened last, wherever it is: scopes may overlap."""
-    for index in reversed(range(len(opened))):
-        if opened[index][0] == name:
-            del opened[index]
-            return
 
 
 def _satisfies(written: int, value: int, flag: int) -> bool:
     full = (1 << 64) - 1
     holds = (written >= value, written == value, bool(written & value), ~(written | value) & full != 0)
     return holds[flag] if flag < len(holds) else False
+
+
+def _nodes(tasks: Sequence[CapturedTask]) -> Iterator[SplitNode]:
+    """Yield the nodes of tasks: two placeholders follow a begin, and precede an end."""
+    numbers = count()
+    for index, task in enumerate(tasks):
+        markers: tuple[Kind | None, ...] = (None,)
+        if task.kind in MARKERS:
+            markers = (Kind.BEGIN, None, None) if task.kind is Kind.BEGIN else (None, None, Kind.END)
+        for marker in markers:
+            node = SplitNode(next(numbers), index, task.kind, task.stream)
+            if task.kind in MARKERS:
+                named = task.name not in (None, UNFUSED_NAME)
+                node.kind, node.cores, node.marker, node.is_marker = Kind.KERNEL, (0, 1), marker, True
+                node.can_fuse, node.name = named, task.name or "" if named else ""
+            elif task.kind is Kind.KERNEL:
+                node.core, node.cores = task.core, task.core.cores(task.blocks)
+                node.needs_all_cores = task.needs_all_cores
+                node.can_fuse, node.reason = task.obstacle is None, task.obstacle
+            elif task.kind in EVENTS:
+                node.event, node.can_fuse = ("event", task.event), not task.is_external
+                node.reason = UnfusedReason.EXTERNAL_DEPEND if task.is_external else None
+                if task.kind is Kind.RESET:
+                    node.refuse(UnfusedReason.RESET_TYPE_NODE)
+            elif task.kind is not Kind.OTHER:
+                node.event, node.value, node.flag = ("address", task.event), task.value, task.flag
+                node.has_address = True
+            yield node
 
 
 def _hash_order(ids: Iterable[int]) -> list[int]:

@@ -5,7 +5,6 @@ said of a tested release is held to the true front end (``tests/torchair/test_fr
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,13 +37,12 @@ class FrontEnd:
 @cache
 def front_ends() -> tuple[FrontEnd, ...]:
     """Return the releases that are known, the oldest first."""
-    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    return tuple(_read(version, facts) for version, facts in yaml.safe_load(text)["releases"].items())
-
-
-def _read(version: str, facts: Mapping[str, Any]) -> FrontEnd:
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
-    return FrontEnd(version, **values)
+    releases = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))["releases"]
+    found = []
+    for version, facts in releases.items():
+        values: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in facts.items()}
+        found.append(FrontEnd(version, **values))
+    return tuple(found)
 
 
 def front_end(torch_npu: str) -> FrontEnd | None:

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import pandas as pd
@@ -18,9 +18,10 @@ import pandas as pd
 from sktune.ascend.cann_log import Explanation
 from sktune.ascend.ge_graph import GeGraph, GeOperator
 from sktune.ascend.kernel_name import SUPERKERNEL, SuperKernelName, parse_superkernel_name
-from sktune.ascend.superkernel_pass import PassCut, cuts_text
+from sktune.ascend.superkernel_pass import PassCut, counts_text, cuts_text
 from sktune.core.errors import SpaceError
 from sktune.core.events.scopes import FormedSuperKernel, NamedOperator, ScopeFusion, Split
+from sktune.core.fused_scopes import FusedPart, FusedScope, alike_together
 from sktune.core.plan import Option
 from sktune.core.printable import counted
 from sktune.core.scope_options import normalise, parse, render
@@ -107,11 +108,8 @@ def realised_fusion(
     known = dict.fromkeys((*labels, *marks))
     names = frozenset(operator.name for operators in marks.values() for operator in operators)
     graphs = tuple(fused)
-    members = _members(graphs)
-    rows = _graph_rows(graphs) if graphs else []
-    if kernels is not None:
-        rows = _profile_rows(kernels)
-    step = _Step(rows, known, names)
+    rows, members = _graph_rows(graphs)
+    step = _Step(rows if kernels is None else _profile_rows(kernels), known, names)
     reasons = tuple(explanations)
     evidence = (
         ("marks", marked is not None),
@@ -181,10 +179,6 @@ class _Members:
     operators: list[NamedOperator] = field(default_factory=list)
     streams: set[str] = field(default_factory=set)
 
-    def of(self, name: SuperKernelName) -> tuple[tuple[NamedOperator, ...], bool, bool]:
-        """Return the content of a SuperKernel, whether it is a fragment, and whether it is on one stream."""
-        return tuple(self.operators), name.is_fragment, len(self.streams) == 1
-
 
 def _scope(
     label: str,
@@ -202,19 +196,27 @@ def _scope(
         cuts = [each for each in findings if each.kind in _LOGGED_RULES]
         splits = [Split(each.operator, each.operator_type, _LOGGED_RULES[each.kind]) for each in cuts]
     outside = [each for each in between if each and each.type != SUPERKERNEL] + step.ran(names)
+    kernels = []
+    for row, name in step.superkernels(label):
+        inside = members.get(row.operator.name, _Members())
+        operators, is_on_one_stream = tuple(inside.operators), len(inside.streams) == 1
+        kernels.append(
+            FormedSuperKernel(row.operator.name, name.first, name.last, operators, name.is_fragment, is_on_one_stream)
+        )
+    reasons = [each.message for each in findings]
+    options = sorted({operator.options for operator in marks})
+    if len(options) > 1:
+        # GE uses the first operator's options for the SuperKernel, and each operator's own for its sub-kernel.
+        listed = " and ".join(map(repr, options))
+        reasons.insert(0, f"operators of scope {label} carry different options, {listed}; use one string per label")
     return ScopeFusion(
         label,
         tuple(NamedOperator(operator.name, operator.type) for operator in marks),
         marks[0].options if marks else "",
-        tuple(
-            FormedSuperKernel(
-                row.operator.name, name.first, name.last, *members.get(row.operator.name, _Members()).of(name)
-            )
-            for row, name in step.superkernels(label)
-        ),
+        tuple(kernels),
         tuple(splits),
         tuple(dict.fromkeys(outside)),
-        (*_contradictions(label, marks), *(each.message for each in findings)),
+        tuple(reasons),
     )
 
 
@@ -234,33 +236,20 @@ def _rule(cutting: NamedOperator, marked: Collection[str], findings: Iterable[Ex
     return (PassCut.LEFT_OUT if cutting.name in marked else PassCut.NO_SCOPE) if marked else ""
 
 
-def _contradictions(label: str, marks: Sequence[GeOperator]) -> Iterator[str]:
-    options = sorted({operator.options for operator in marks})
-    if len(options) > 1:
-        # GE uses the first operator's options for the SuperKernel, and each operator's own for its sub-kernel.
-        listed = " and ".join(map(repr, options))
-        yield f"operators of scope {label} carry different options, {listed}; use one string per label"
-
-
-def _members(graphs: Iterable[GeGraph]) -> dict[str, _Members]:
-    """Return what is inside each SuperKernel, by its name."""
+def _graph_rows(graphs: Iterable[GeGraph]) -> tuple[list[_Row], dict[str, _Members]]:
+    """Return the tasks of fused graphs, and what is inside each SuperKernel, by its name."""
+    rows: list[_Row] = []
     members: dict[str, _Members] = {}
     for graph in graphs:
-        for operator in graph.device_tasks:
-            if operator.superkernel:
-                inside = members.setdefault(operator.superkernel, _Members())
-                inside.operators.append(NamedOperator(operator.name, operator.type))
-                inside.streams.add(operator.stream)
-    return members
-
-
-def _graph_rows(graphs: Iterable[GeGraph]) -> list[_Row]:
-    return [
-        _Row(operator.stream, NamedOperator(operator.name, operator.type))
-        for graph in graphs
-        for operator in graph.device_tasks
-        if not operator.superkernel
-    ]
+        for task in graph.device_tasks:
+            operator = NamedOperator(task.name, task.type)
+            if task.superkernel:
+                inside = members.setdefault(task.superkernel, _Members())
+                inside.operators.append(operator)
+                inside.streams.add(task.stream)
+            else:
+                rows.append(_Row(task.stream, operator))
+    return rows, members
 
 
 def _profile_rows(kernels: pd.DataFrame) -> list[_Row]:
@@ -299,13 +288,21 @@ def describe(fusion: RealisedFusion) -> list[str]:
     """Return one line for each scope (marked, formed, split, left out) and what the logs say, about it and in all."""
     lines = []
     for scope in fusion.scopes:
-        parts = [f"{counted(len(scope.marked), 'operator')} marked ({_types(scope.marked)})"] if scope.marked else []
+        parts = []
+        if scope.marked:
+            parts.append(f"{counted(len(scope.marked), 'operator')} marked ({_types(scope.marked)})")
         if not fusion.is_known:
             parts.append("what was fused is not known; give GE's AfterSkGraph dump or a profile")
         elif not scope.superkernels:
             parts.append("no SuperKernel was formed")
         else:
-            parts.append(_formed(scope.superkernels))
+            spans = [
+                f"{kernel.first} to {kernel.last}"
+                + (f", {counted(len(kernel.operators), 'operator')}" if kernel.operators else "")
+                for kernel in scope.superkernels
+            ]
+            more = f", and {len(spans) - 3} more" if len(spans) > 3 else ""
+            parts.append(f"{counted(len(spans), SUPERKERNEL)} ({'; '.join(spans[:3])}{more})")
         if scope.splits:
             cuts = [(split.operator_type or "no operator", split.rule) for split in scope.splits]
             parts.append(f"split at {cuts_text(cuts)}")
@@ -316,17 +313,36 @@ def describe(fusion: RealisedFusion) -> list[str]:
     return [*lines, *(f"logs: {finding}" for finding in fusion.findings)]
 
 
-def _formed(kernels: Sequence[FormedSuperKernel]) -> str:
-    spans = [
-        f"{kernel.first} to {kernel.last}"
-        + (f", {counted(len(kernel.operators), 'operator')}" if kernel.operators else "")
-        for kernel in kernels[:3]
-    ]
-    more = f", and {len(kernels) - 3} more" if len(kernels) > 3 else ""
-    return f"{counted(len(kernels), SUPERKERNEL)} ({'; '.join(spans)}{more})"
-
-
 def _types(operators: Iterable[NamedOperator]) -> str:
-    counts = Counter(operator.type for operator in operators).most_common()
-    others = sum(count for _, count in counts[6:])
-    return ", ".join(f"{count} {kind}" for kind, count in counts[:6]) + (f", {others} others" if others else "")
+    return counts_text(Counter(operator.type for operator in operators))
+
+
+def fused_scopes(fusion: RealisedFusion) -> tuple[FusedScope, ...]:
+    """Return what each scope became, as counts: which runs of its operators are in one SuperKernel.
+
+    Empty where the sources do not show both what was marked and what was fused.
+    """
+    if not fusion.is_known:
+        return ()
+    return alike_together(_fused(scope) for scope in fusion.scopes if scope.marked)
+
+
+def _fused(scope: ScopeFusion) -> FusedScope:
+    """Return the marked operators in runs that are in the same SuperKernel, or in none; GE removed the others."""
+    inside: dict[str, str] = {}
+    names = [operator.name for operator in scope.marked]
+    for kernel in scope.superkernels:
+        members = [operator.name for operator in kernel.operators]
+        if not members and kernel.first in names and kernel.last in names:
+            members = names[names.index(kernel.first) : names.index(kernel.last) + 1]
+        inside.update(dict.fromkeys(members, kernel.name))
+    alone = {operator.name for operator in scope.left_out}
+    left = [operator for operator in scope.marked if operator.name in alone or operator.name in inside]
+    parts = []
+    for name, run in groupby(left, key=lambda each: "" if each.name in alone else inside[each.name]):
+        kinds = tuple(operator.type for operator in run)
+        parts.append(FusedPart(len(kinds), SUPERKERNEL if name else "", () if name else kinds))
+    # Only a list of a SuperKernel's operators shows them one by one; its ends do not.
+    listed = {operator.name for kernel in scope.superkernels for operator in kernel.operators}
+    types = sorted({operator.type for operator in left if operator.name in listed and operator.name not in alone})
+    return FusedScope((scope.label,), tuple(parts), tuple(types))

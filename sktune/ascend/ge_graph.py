@@ -58,20 +58,21 @@ def parse_message(text: str, source: str) -> Message:
         elif kind == "close" and enclosing:
             message = enclosing.pop()
         elif kind is not None:
-            raise BadInputError(_where(text, token.start(kind), source))
+            offset = token.start(kind)
+            rest = text[offset:].rstrip()
+            # Printers write no line breaks inside a field, so an error in the last line means that the text was cut.
+            if offset and "\n" not in rest:
+                raise BadInputError(
+                    f"{source} ends at {rest[:40]!r}: it is truncated; copy the whole file, or dump it again"
+                )
+            line = text.count("\n", 0, offset) + 1
+            raise BadInputError(
+                f"{source} is protobuf text only up to line {line}, {rest.splitlines()[0][:40]!r}; "
+                "give a graph dump of TorchAir or GE"
+            )
     if enclosing:
         raise BadInputError(f"{source} ends inside a message: it is truncated; copy the whole file, or dump it again")
     return root
-
-
-def _where(text: str, offset: int, source: str) -> str:
-    rest = text[offset:].rstrip()
-    # Printers write no line breaks inside a field, so an error in the last line means that the text was cut.
-    if offset and "\n" not in rest:
-        return f"{source} ends at {rest[:40]!r}: it is truncated; copy the whole file, or dump it again"
-    line = text.count("\n", 0, offset) + 1
-    unexpected = rest.splitlines()[0][:40]
-    return f"{source} is protobuf text only up to line {line}, {unexpected!r}; give a graph dump of TorchAir or GE"
 
 
 def string(value: str) -> str:
@@ -238,7 +239,11 @@ def read_ge_graph(path_or_text: Path | str) -> GeGraph:
     Raises:
         BadInputError: the file cannot be read, is truncated, or is not a graph; TorchAir's ``py`` dumps have no scopes.
     """
-    source, text = _load(path_or_text)
+    source, text = "the graph dump", path_or_text
+    if isinstance(path_or_text, Path):
+        source = path_or_text.name
+        text = read_bytes(path_or_text, BadInputError, "give a graph dump", MAX_BYTES).decode("utf-8", "replace")
+    assert isinstance(text, str)
     if text.startswith("# -*- coding") or "get_default_ge_graph" in text[:1000]:
         raise BadInputError(f"{source} is a dump of type py, which has no scopes; dump with graph_dump.type = 'txt'")
     root = parse_message(text, source)
@@ -251,13 +256,6 @@ def read_ge_graph(path_or_text: Path | str) -> GeGraph:
     if "graph" not in root and not any(operator.type == "NetOutput" for operator in operators):
         raise BadInputError(f"{source} has no NetOutput: it is truncated; copy the whole file, or dump it again")
     return GeGraph(scalar(graphs[0], "name") or source, tuple(_with_specs(operators)))
-
-
-def _load(path_or_text: Path | str) -> tuple[str, str]:
-    if isinstance(path_or_text, str):
-        return "the graph dump", path_or_text
-    data = read_bytes(path_or_text, BadInputError, "give a graph dump", MAX_BYTES)
-    return path_or_text.name, data.decode("utf-8", "replace")
 
 
 def _operators(graph: Message) -> Iterable[GeOperator]:
@@ -389,16 +387,11 @@ def _with_specs(operators: Iterable[GeOperator]) -> Iterator[GeOperator]:
         )
         outputs = operator.output_specs
         if len(outputs) == 1 and outputs[0].shape is None and operator.type in _ELEMENTWISE and inputs:
+            dims: list[int] = []
+            for spec in inputs:  # as they are broadcast
+                dims = [max(pair) for pair in zip_longest(reversed(spec.shape or ()), dims, fillvalue=1)]
+            is_known = all(spec.shape is not None for spec in inputs)
             dtype = outputs[0].dtype or inputs[0].dtype
-            outputs = (TensorSpec(_broadcast([spec.shape for spec in inputs]), dtype),)
+            outputs = (TensorSpec(tuple(reversed(dims)) if is_known else None, dtype),)
         known.update({f"{operator.name}:{i}": spec for i, spec in enumerate(outputs)})
         yield replace(operator, input_specs=inputs, output_specs=outputs)
-
-
-def _broadcast(shapes: list[tuple[int, ...] | None]) -> tuple[int, ...] | None:
-    dims: list[int] = []
-    for shape in shapes:
-        if shape is None:
-            return None
-        dims = [max(pair) for pair in zip_longest(reversed(shape), dims, fillvalue=1)]
-    return tuple(reversed(dims))

@@ -37,14 +37,15 @@ class DeadlockCheck:
                 node.reason, node.detail = UnfusedReason.EXIST_DEADLOCK, self.detail
             return False
         self._streams.add(node.stream)
+        self._visited.add(node.id)
         first, last = self._ranges.get(node.stream, (node.position, node.position))
         self._ranges[node.stream] = min(first, node.position), max(last, node.position)
-        self._visited.add(node.id)
         return True
 
     def _fits(self, node: SplitNode) -> bool:
         if node.kind is Kind.KERNEL:
-            return self._grow_inside(node.cores)
+            self._inside, fits = _grown(self._inside, node.cores, self._device, self._before)
+            return fits
         if node.kind is Kind.RECORD and node.held != (0, 0):
             self.detail = "NOTIFY_INVALID"
             return False
@@ -79,52 +80,41 @@ class DeadlockCheck:
 
     def _locks(self, node: SplitNode) -> bool:
         """Whether what runs before a node on its stream needs the cores of the SuperKernel, or its end."""
-        paths = [node]
+        paths = [node]  # to go back from, the last one first
         while paths:
-            if self._step_locks(paths.pop(), paths):
+            node = paths.pop()
+            self._visited.add(node.id)
+            self._tentative.append(node.id)
+            if node.previous is None or node.previous in self._visited:
+                continue
+            before = self._nodes[node.previous]
+            if before.scope_streams & self._streams:
+                continue
+            if before.kind is Kind.WAIT:
+                if before.notify is None:
+                    self.detail = "NOTIFY_NOT_IN_GRAPH"
+                    return True
+                notify = self._nodes[before.notify]
+                if self._is_after(notify):
+                    self.detail = "NOTIFY_AFTER_SK_RANGE"
+                    return True
+                if notify.stream != before.stream and notify.stream not in self._streams:
+                    paths.append(notify)
+                paths.append(before)
+                continue
+            if before.kind in (Kind.KERNEL, Kind.RECORD) and not self._grow_before(before.held):
+                self.detail = f"{'NOTIFY' if before.kind is Kind.RECORD else 'KERNEL'}_INSUFFICIENT_CORES"
                 return True
-        return False
-
-    def _step_locks(self, node: SplitNode, paths: list[SplitNode]) -> bool:
-        """Go back by one node; ``paths`` are the nodes to go back from next, the last one first."""
-        self._visited.add(node.id)
-        self._tentative.append(node.id)
-        if node.previous is None or node.previous in self._visited:
-            return False
-        before = self._nodes[node.previous]
-        if before.scope_streams & self._streams:
-            return False
-        if before.kind is Kind.WAIT:
-            return self._wait_locks(before, paths)
-        if before.kind in (Kind.KERNEL, Kind.RECORD) and not self._grow_before(before.held):
-            self.detail = f"{'NOTIFY' if before.kind is Kind.RECORD else 'KERNEL'}_INSUFFICIENT_CORES"
-            return True
-        if before.kind is not Kind.RECORD or (before.waits and not self._is_earlier(self._nodes[before.waits[0]])):
+            if before.kind is Kind.RECORD:
+                waiting = self._nodes[before.waits[0]] if before.waits else None
+                inside = self._ranges.get(waiting.stream) if waiting else None
+                if waiting is None or (inside and waiting.position < inside[0]):
+                    continue
             paths.append(before)
         return False
 
-    def _wait_locks(self, wait: SplitNode, paths: list[SplitNode]) -> bool:
-        if wait.notify is None:
-            self.detail = "NOTIFY_NOT_IN_GRAPH"
-            return True
-        notify = self._nodes[wait.notify]
-        if self._is_after(notify):
-            self.detail = "NOTIFY_AFTER_SK_RANGE"
-            return True
-        if notify.stream != wait.stream and notify.stream not in self._streams:
-            paths.append(notify)
-        paths.append(wait)
-        return False
-
-    def _is_earlier(self, node: SplitNode) -> bool:
-        return node.stream in self._ranges and node.position < self._ranges[node.stream][0]
-
     def _is_after(self, node: SplitNode) -> bool:
         return node.stream in self._ranges and node.position > self._ranges[node.stream][1]
-
-    def _grow_inside(self, cores: Cores) -> bool:
-        self._inside, fits = _grown(self._inside, cores, self._device, self._before)
-        return fits
 
     def _grow_before(self, cores: Cores) -> bool:
         self._before, fits = _grown(self._before, cores, self._device, self._inside)

@@ -40,48 +40,36 @@ class _Stream:
         return self.used > len(self.nodes)
 
 
-class Launches:
-    """The groups of a graph, launched one after the other."""
+def launch(graph: CapturedGraph, nodes: Sequence[SplitNode]) -> tuple[LaunchStatus, list[SplitNode], int]:
+    """Return whether a group is launched, what is left of it, and the node in whose place it is launched.
 
-    def __init__(self, graph: CapturedGraph) -> None:
-        self._graph = graph
+    The groups of a graph are launched one after the other.
 
-    def launch(self, nodes: Sequence[SplitNode]) -> tuple[LaunchStatus, list[SplitNode], int]:
-        """Return whether a group is launched, what is left of it, and the node in whose place it is launched."""
-        self._check(nodes)
-        kept = _without_inner_events(nodes)
-        if not any(node.kind is Kind.KERNEL for node in kept):
-            return LaunchStatus.NO_TARGET_NODE, [], 0
-        streams: dict[int, _Stream] = {}
-        for node in nodes:
-            known = streams.setdefault(node.stream, _Stream([], node.previous is not None, False))
-            known.nodes.append(node)
-            known.waits_after = node.next is not None
-        status, main = _placed(list(streams.values()))
-        if status is LaunchStatus.SUCCESS:
-            self._give_addresses(kept)
-        return status, kept, main
-
-    def _check(self, nodes: Sequence[SplitNode]) -> None:
-        """Refuse the graph if a task between the ends of a stream was left out by an earlier group."""
-        ends: dict[int, tuple[SplitNode, SplitNode]] = {}
-        for node in nodes:
-            ends[node.stream] = (ends.get(node.stream, (node, node))[0], node)
-        for stream, (first, last) in ends.items():
-            between = self._graph.streams[stream][first.position : last.position + 1]
-            if not all(self._graph.nodes[each].can_fuse for each in between):
-                raise RefusedGraphError(f"a task between others of stream {stream} cannot be fused")
-
-    def _give_addresses(self, kept: Sequence[SplitNode]) -> None:
-        """Let the events that are left work by addresses, which needs a record, a wait and a reset of each."""
-        for node in kept:
-            if node.kind not in EVENTS or node.has_address:
-                continue
-            of_event = [other for other in self._graph.nodes if other.event == node.event]
+    Raises:
+        RefusedGraphError: an earlier group has left out a task between this one's, or an event is not complete.
+    """
+    streams: dict[int, _Stream] = {}
+    for node in nodes:
+        known = streams.setdefault(node.stream, _Stream([], node.previous is not None, False))
+        known.nodes.append(node)
+        known.waits_after = node.next is not None
+    for number, stream in streams.items():
+        between = graph.streams[number][stream.nodes[0].position : stream.nodes[-1].position + 1]
+        if not all(graph.nodes[each].can_fuse for each in between):
+            raise RefusedGraphError(f"a task between others of stream {number} cannot be fused")
+    kept = _without_inner_events(nodes)
+    if not any(node.kind is Kind.KERNEL for node in kept):
+        return LaunchStatus.NO_TARGET_NODE, [], 0
+    status, main = _placed(list(streams.values()))
+    # The events that are left work by addresses, which needs a record, a wait and a reset of each.
+    for node in kept if status is LaunchStatus.SUCCESS else ():
+        if node.kind in EVENTS and not node.has_address:
+            of_event = [other for other in graph.nodes if other.event == node.event]
             if {other.kind for other in of_event} != EVENTS:
                 raise RefusedGraphError(f"event {node.event[1]} is not recorded, waited for and reset in the graph")
             for other in of_event:
                 other.has_address = True
+    return status, kept, main
 
 
 def _without_inner_events(nodes: Sequence[SplitNode]) -> list[SplitNode]:

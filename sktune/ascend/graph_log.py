@@ -60,7 +60,12 @@ def fusion_of_log(folder: Path) -> RealisedFusion:
         problem = f"has the logs of {len(found)} graphs; give one of {names}" if found else f"has no {FUSED} or {LEFT}"
         raise BadInputError(f"{folder} {problem}")
     log = _Log()
-    _read_formed(_lines(found[0] / FUSED), log)
+    for line in _lines(found[0] / FUSED):
+        if header := _SUPERKERNEL.search(line):
+            log.formed.append(_Formed(header[1]))
+        elif (kernel := _KERNEL.search(line)) and log.formed:
+            log.formed[-1].kernels.append(_operator(kernel[3]))
+            log.formed[-1].streams.add(kernel[2])
     _read_left(_lines(found[0] / LEFT), log)
     if log.has_formed and not log.formed:
         raise BadInputError(f"{found[0]} has no {FUSED}, though SuperKernels were formed; give the whole folder")
@@ -94,15 +99,6 @@ def _scope(label: str, formed: Sequence[_Formed], log: _Log) -> ScopeFusion:
 def _names(operators: Collection[NamedOperator]) -> str:
     names = list(dict.fromkeys(operator.name for operator in operators))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _read_formed(lines: Iterator[str], log: _Log) -> None:
-    for line in lines:
-        if header := _SUPERKERNEL.search(line):
-            log.formed.append(_Formed(header[1]))
-        elif (kernel := _KERNEL.search(line)) and log.formed:
-            log.formed[-1].kernels.append(_operator(kernel[3]))
-            log.formed[-1].streams.add(kernel[2])
 
 
 def _read_left(lines: Iterator[str], log: _Log) -> None:

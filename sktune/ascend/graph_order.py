@@ -78,13 +78,10 @@ def with_late_waits(nodes: Sequence[SplitNode]) -> list[SplitNode]:
         pending[:] = [each for each in pending if each[0] > until]
 
     for index, node in enumerate(nodes):
-        target = next((at for at in range(index + 1, len(nodes)) if _is_kernel_of(nodes[at], node)), None)
+        later = range(index + 1, len(nodes))
+        target = next((at for at in later if nodes[at].kind is Kind.KERNEL and nodes[at].stream == node.stream), None)
         if node.kind is Kind.WAIT and target is not None:
             pending.append((target, node))
         else:
             ordered += [*flush(index), node]
     return [*ordered, *flush(len(nodes))]
-
-
-def _is_kernel_of(node: SplitNode, other: SplitNode) -> bool:
-    return node.kind is Kind.KERNEL and node.stream == other.stream

@@ -23,7 +23,7 @@ from sktune.ascend.captured_graph import (
     UnfusedReason,
 )
 from sktune.ascend.graph_deadlocks import DeadlockCheck
-from sktune.ascend.graph_launches import Launches, LaunchStatus
+from sktune.ascend.graph_launches import LaunchStatus, launch
 from sktune.ascend.graph_order import Candidates, with_late_waits
 
 MAX_ROUNDS = 10
@@ -108,7 +108,7 @@ class _Group:
         return sorted(node.id for node in self.nodes if node.kind is Kind.KERNEL and not node.is_marker)
 
     def parts(self, border: int, after: int, rule: CutRule, cut: SplitNode) -> tuple["_Group", "_Group"]:
-        """Return the nodes before a border and those from another; without kernels behind, the rule stays."""
+        """Return the nodes before ``border`` and those from ``after`` on; a first part with all kernels keeps its rule."""
         first = replace(self, nodes=self.nodes[:border])
         if first.kernels != self.kernels:
             first.rule, first.cut = rule, cut
@@ -127,24 +127,20 @@ def split(tasks: Sequence[CapturedTask], device: tuple[int, int], options: Split
     options = options or SplitOptions()
     try:
         graph = CapturedGraph(tasks, options)
-        return _launched(graph, _Splitter(graph, device, options).groups(), options)
+        named, fused = [], []
+        for each in _Splitter(graph, device, options).groups():
+            status, nodes, main = launch(graph, each.nodes)
+            name = graph.scope_name(each.scopes)
+            cut = each.cut.task if each.cut else None
+            named.append(TaskGroup(name, _tasks(each.nodes), status, each.rule, cut))
+            if status is not LaunchStatus.SUCCESS:
+                for node in each.nodes:
+                    node.refuse(UnfusedReason.SCOPE_FUSE_PART, status.name)
+                continue
+            ordered = with_late_waits(nodes) if options.auto_op_parallel else nodes
+            fused.append(FusedTasks(name, _tasks(ordered), graph.nodes[main].task))
     except RefusedGraphError as error:
         return GraphSplit(failure=str(error))
-
-
-def _launched(graph: CapturedGraph, groups: Sequence[_Group], options: SplitOptions) -> GraphSplit:
-    launches, named, fused = Launches(graph), [], []
-    for each in groups:
-        status, nodes, main = launches.launch(each.nodes)
-        name = graph.scope_name(each.scopes)
-        cut = each.cut.task if each.cut else None
-        named.append(TaskGroup(name, _tasks(each.nodes), status, each.rule, cut))
-        if status is not LaunchStatus.SUCCESS:
-            for node in each.nodes:
-                node.refuse(UnfusedReason.SCOPE_FUSE_PART, status.name)
-            continue
-        ordered = with_late_waits(nodes) if options.auto_op_parallel else nodes
-        fused.append(FusedTasks(name, _tasks(ordered), graph.nodes[main].task))
     left = [
         LeftTask(node.task, node.can_fuse, node.reason, node.detail)
         for node in graph.nodes
@@ -169,18 +165,13 @@ class _Splitter:
             for node in self._graph.nodes:
                 node.can_fuse = node.can_fuse or node.kind is Kind.OTHER
         if self._options.debug_per_op_max_core_num:
-            return list(self._one_kernel_each())
+            nodes = (self._graph.nodes[each] for ids in self._graph.streams for each in ids)
+            return [_Group(frozenset(), [node]) for node in nodes if node.kind is Kind.KERNEL and node.can_fuse]
         for _ in range(MAX_ROUNDS):
             groups = self._round()
             if groups is not None:
                 return groups
         return []
-
-    def _one_kernel_each(self) -> Iterator[_Group]:
-        for ids in self._graph.streams:
-            for node in (self._graph.nodes[each] for each in ids):
-                if node.kind is Kind.KERNEL and node.can_fuse:
-                    yield _Group(frozenset(), [node])
 
     def _round(self) -> list[_Group] | None:
         """Return the groups, or None if a task was left out."""
@@ -190,15 +181,31 @@ class _Splitter:
         if self._options.task_breaker_bypass:
             if _refused_others(groups):
                 return None
-            groups = self._without_deadlocks([each for each in map(_without_others, groups) if each.nodes])
+            # A group goes on without the streams that have tasks that are no kernels.
+            others = [_streams(each.nodes, Kind.OTHER) for each in groups]
+            groups = [
+                replace(each, nodes=[node for node in each.nodes if node.stream not in removed])
+                for each, removed in zip(groups, others, strict=True)
+            ]
+            groups = self._without_deadlocks([each for each in groups if each.nodes])
         return None if _refused_events(groups) else groups
 
     def _without_deadlocks(self, groups: Sequence[_Group]) -> list[_Group]:
         parts: list[_Group] = []
         for each in groups:
             for part in _repeatedly(self._by_deadlock, each):
-                _expand(part.nodes)
                 parts.append(part)
+                # For the check of later groups: records hold the cores of their SuperKernel, nodes know its streams.
+                kernels = [node.cores for node in part.nodes if node.kind is Kind.KERNEL]
+                most = (
+                    max((cubes for cubes, _ in kernels), default=0),
+                    max((vectors for _, vectors in kernels), default=0),
+                )
+                streams = frozenset(node.stream for node in part.nodes)
+                for node in part.nodes:
+                    node.scope_streams = streams
+                    if node.kind is Kind.RECORD:
+                        node.expanded = most
         for node in self._graph.nodes:
             node.expanded, node.scope_streams = (0, 0), frozenset()
         return parts
@@ -255,17 +262,6 @@ def _by_cores(group: _Group) -> tuple[_Group, _Group] | None:
     return None
 
 
-def _expand(nodes: Sequence[SplitNode]) -> None:
-    """Let records hold the cores of their SuperKernel, and nodes know its streams, for the check of later groups."""
-    kernels = [node.cores for node in nodes if node.kind is Kind.KERNEL]
-    most = max((cubes for cubes, _ in kernels), default=0), max((vectors for _, vectors in kernels), default=0)
-    streams = frozenset(node.stream for node in nodes)
-    for node in nodes:
-        node.scope_streams = streams
-        if node.kind is Kind.RECORD:
-            node.expanded = most
-
-
 def _streams(nodes: Sequence[SplitNode], kind: Kind) -> set[int]:
     return {node.stream for node in nodes if node.kind is kind}
 
@@ -280,12 +276,6 @@ def _refused_others(groups: Sequence[_Group]) -> bool:
                 node.refuse(UnfusedReason.DEFAULT_NODE)
                 refused = True
     return refused
-
-
-def _without_others(group: _Group) -> _Group:
-    """Return a group without the streams that have tasks that are no kernels."""
-    removed = _streams(group.nodes, Kind.OTHER)
-    return replace(group, nodes=[node for node in group.nodes if node.stream not in removed])
 
 
 def _refused_events(groups: Sequence[_Group]) -> bool:
@@ -337,7 +327,7 @@ class _Collector:
 
     def _resumed(self, record: SplitNode) -> Iterator[int]:
         """Yield the streams that waited for a record."""
-        for each in self._graph.waits_of(record.event):
+        for each in record.waits:
             stream = self._graph.nodes[each].stream
             if self._waiting.get(stream) == record.event:
                 del self._waiting[stream]

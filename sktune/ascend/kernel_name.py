@@ -38,14 +38,6 @@ class SuperKernelName:
         return self.fragment is not None
 
 
-def split_scope(scope: str, labels: Collection[str] = ()) -> tuple[str, tuple[int, int] | None]:
-    """Return the label in ``scope``, and the ids of the fragment if it is one."""
-    match = _FRAGMENT.search(scope)
-    if match is None or scope in labels:
-        return scope, None
-    return scope[: match.start()], (int(match[1]), int(match[2]))
-
-
 def parse_superkernel_name(
     name: str, labels: Collection[str] = (), operators: Collection[str] = ()
 ) -> SuperKernelName | None:
@@ -54,24 +46,25 @@ def parse_superkernel_name(
     ``labels`` are those of the plan and ``operators`` the names of the marked operators, if known: of several readings
     the one that matches them best is returned.
     """
-    readings = list(_readings(name, labels))
-    if not readings:
-        return None
-    return max(readings, key=lambda read: (read.scope in labels, read.first in operators, read.last in operators))
-
-
-def _readings(name: str, labels: Collection[str]) -> Iterator[SuperKernelName]:
+    readings: list[SuperKernelName] = []
     prefix = _PREFIX.match(name)
     starts = {len("sk_"), prefix.end()} if prefix else set()
     # Without a known label, digits after sk_ are taken as npugraph_ex's number.
     for start in sorted(starts, reverse=True):
         for scope_end in _places(name, "_start_", start + 1):
-            scope, fragment = split_scope(name[start:scope_end], labels)
+            scope, fragment = name[start:scope_end], None
+            if scope not in labels and (cut := _FRAGMENT.search(scope)):
+                scope, fragment = scope[: cut.start()], (int(cut[1]), int(cut[2]))
             first_start = scope_end + len("_start_")
             for first_end in _places(name, "_end_", first_start + 1):
                 last = name[first_end + len("_end_") :]
                 if last:
-                    yield SuperKernelName(scope, name[first_start:first_end], last, fragment)
+                    readings.append(SuperKernelName(scope, name[first_start:first_end], last, fragment))
+    return max(
+        readings,
+        key=lambda read: (read.scope in labels, read.first in operators, read.last in operators),
+        default=None,
+    )
 
 
 def _places(text: str, word: str, start: int) -> Iterator[int]:

@@ -85,9 +85,8 @@ class CheckedScope:
                 return f"refused: {self.refusal}"
             return f"refused if its operators can be fused, which only a compile shows: {self.refusal}"
         count = f"{self.superkernels} SuperKernel{'s' * (self.superkernels != 1)}" if self.superkernels else "not fused"
-        return f"{self.operators} operator{'s' * (self.operators != 1)}; {count}" + (
-            f"; cut at {cuts_text(self.cuts)}" if self.cuts else ""
-        )
+        cuts = f"; cut at {cuts_text(self.cuts)}" if self.cuts else ""
+        return f"{self.operators} operator{'s' * (self.operators != 1)}; {count}{cuts}"
 
 
 def operators_of_graph(graph: GeGraph) -> tuple[PlannedOperator, ...]:
@@ -137,7 +136,14 @@ def check_scopes(
     Raises:
         SpaceError: a scope has options that the compiler rejects.
     """
-    nodes = _nodes(operators, seen)
+    streams = {name: number for number, name in enumerate(dict.fromkeys(["", *(each.stream for each in operators)]))}
+    nodes = [
+        GraphNode(
+            each.name, each.type, each.label, each.options, streams[each.stream], each.type not in seen.alone,
+            waits_for=tuple({operators[index].stream: index for index in each.after}.values()),
+        )
+        for each in operators
+    ]  # fmt: skip
     failed: dict[str, Grouping] = {}
     while (grouping := group(nodes)).failure:
         failed[grouping.blamed] = grouping
@@ -148,17 +154,6 @@ def check_scopes(
 def certainly_refused(checked: Iterable[CheckedScope]) -> CheckedScope | None:
     """Return the first scope that is refused for certain."""
     return next((scope for scope in checked if scope.is_certain), None)
-
-
-def _nodes(operators: Sequence[PlannedOperator], seen: SeenTypes) -> list[GraphNode]:
-    streams = {name: number for number, name in enumerate(dict.fromkeys(["", *(each.stream for each in operators)]))}
-    return [
-        GraphNode(
-            each.name, each.type, each.label, each.options, streams[each.stream], each.type not in seen.alone,
-            waits_for=tuple({operators[index].stream: index for index in each.after}.values()),
-        )
-        for each in operators
-    ]  # fmt: skip
 
 
 def _checked(

@@ -1,7 +1,7 @@
 """The sub-kernels of a SuperKernel, and what its code consists of.
 
-Restated from graph-autofusion's generator (``super_kernel/src/jit/superkernel``, 8d0b4fbc), as is what uses it:
-``superkernel_code`` and ``superkernel_streams``.
+Restated from graph-autofusion's generator (``super_kernel/src/jit/superkernel``, 8d0b4fbc), as is ``superkernel_code``,
+which uses it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -174,14 +174,13 @@ def _with_cores(kernel_type: KernelType, blocks: int, aic: int, aiv: int) -> tup
 
 def starved(kernels: Sequence[SubKernel], kernel_type: KernelType, blocks: int) -> tuple[int, ...]:
     """Return the positions of kernels whose SyncAll waits for cores of the SuperKernel that do not run them."""
-    return tuple(place for place, kernel in enumerate(kernels) if _is_starved(kernel, kernel_type, blocks))
-
-
-def _is_starved(kernel: SubKernel, kernel_type: KernelType, blocks: int) -> bool:
-    if not kernel.calls_sync_all or (kernel.blocks == blocks and kernel.kernel_type == kernel_type):
-        return False
-    is_doubled = kernel_type is KernelType.MIX_AIC_1_2 and kernel.kernel_type.core == "vector"
-    return kernel.blocks < (2 * blocks if is_doubled else blocks)
+    found = []
+    for place, kernel in enumerate(kernels):
+        is_whole = kernel.blocks == blocks and kernel.kernel_type == kernel_type
+        is_doubled = kernel_type is KernelType.MIX_AIC_1_2 and kernel.kernel_type.core == "vector"
+        if kernel.calls_sync_all and not is_whole and kernel.blocks < (2 * blocks if is_doubled else blocks):
+            found.append(place)
+    return tuple(found)
 
 
 def feed_barrier(kernel_type: KernelType) -> Core:

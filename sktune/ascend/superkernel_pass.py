@@ -9,7 +9,7 @@ because of SyncAll (``sync_all_splits``), or of deadlocks, which is not restated
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -85,10 +85,11 @@ def cuts_text(cuts: Iterable[tuple[str, str]]) -> str:
     types: dict[str, Counter[str]] = {}
     for kind, rule in cuts:
         types.setdefault(rule, Counter())[kind] += 1
-    return "; ".join(f"{_counted(counts)}{f' ({rule})' if rule else ''}" for rule, counts in types.items())
+    return "; ".join(f"{counts_text(counts)}{f' ({rule})' if rule else ''}" for rule, counts in types.items())
 
 
-def _counted(counts: Counter[str]) -> str:
+def counts_text(counts: Counter[str]) -> str:
+    """Return the commonest of some types of operators with their counts, as ``2 Cast, 1 Add, 3 others``."""
     common = counts.most_common()
     others = sum(count for _, count in common[6:])
     return ", ".join(f"{count} {kind}" for kind, count in common[:6]) + (f", {others} others" if others else "")
@@ -193,12 +194,17 @@ def group(nodes: Sequence[GraphNode], splits_of: Callable[[Sequence[int]], Seque
     for scope in sorted(scopes, key=lambda each: each.label):
         obstacles = _obstacles(scope, nodes)
         if obstacles and scope.strict == "abort":
-            cut = _cut(scope, obstacles[0], nodes)
-            return Grouping((), _aborted(cut, nodes), scope.label, (cut,))
-        removed = dict.fromkeys(scope.removed_on_its_streams)
+            cut, node = _cut(scope, obstacles[0], nodes), nodes[obstacles[0]]
+            failure = (
+                f"{STRICT}=abort: {node.type} ({node.name}) cuts scope {cut.label}: {cut.rule}; "
+                f"{cut.rule.fix}, or leave {STRICT} out"
+            )
+            return Grouping((), failure, scope.label, (cut,))
+        # A node that cannot be fused cuts the scope only on a stream where the scope keeps a node.
+        removed = dict.fromkeys(node for stream in sorted(scope.streams) for node in scope.removed[stream])
         foreign = [] if scope.strict == "bypass" else [node for node in obstacles if node not in removed]
         if points := [*removed, *foreign]:
-            groups += _fragments(scope, points, nodes)
+            groups += _parts(scope.label, scope.kept, points, nodes, left_out=points)
             cuts += [_cut(scope, node, nodes) for node in points]
         elif dropping := obstacles if scope.kept else scope.lost:
             cuts += [replace(_cut(scope, node, nodes), drops_scope=True) for node in dropping]
@@ -208,18 +214,15 @@ def group(nodes: Sequence[GraphNode], splits_of: Callable[[Sequence[int]], Seque
         whole, groups = groups, []
         for each in whole:
             starts = splits_of(each.nodes)
-            groups += _split_before(each, starts, nodes) if starts else [each]
+            groups += _parts(each.label, each.nodes, starts, nodes) if starts else [each]
             cuts += [Cut(each.label, node, PassCut.SYNC_ALL) for node in starts]
-    formed = sorted(_with_events(groups, nodes), key=lambda each: each.nodes)
+    if len({node.stream for node in nodes if node.type not in IGNORED_TYPES}) != 1:
+        # Events inside each group, and those from and to the outside, in the order in which the pass merges.
+        merging = _Merging(nodes)
+        links = {each: merging.merge(each) for each in sorted(groups, key=lambda each: each.scope)}
+        groups = [replace(merging.with_outer_events(each), links=links[each]) for each in groups]
+    formed = sorted(groups, key=lambda each: each.nodes)
     return Grouping(tuple(formed), cuts=tuple(sorted(cuts, key=lambda cut: cut.node)))
-
-
-def _aborted(cut: Cut, nodes: Sequence[GraphNode]) -> str:
-    node = nodes[cut.node]
-    return (
-        f"{STRICT}=abort: {node.type} ({node.name}) cuts scope {cut.label}: {cut.rule}; "
-        f"{cut.rule.fix}, or leave {STRICT} out"
-    )
 
 
 @dataclass(slots=True)
@@ -239,11 +242,6 @@ class _Scope:
     def lost(self) -> list[int]:
         """All nodes that lost the label."""
         return sorted(node for each in self.removed.values() for node in each)
-
-    @property
-    def removed_on_its_streams(self) -> list[int]:
-        """A node that cannot be fused cuts the scope only on a stream where the scope keeps a node."""
-        return [node for stream in sorted(self.streams) for node in self.removed[stream]]
 
 
 def _scopes(nodes: Sequence[GraphNode]) -> tuple[list[_Scope], str]:
@@ -288,20 +286,13 @@ def _cut(scope: _Scope, index: int, nodes: Sequence[GraphNode]) -> Cut:
     return Cut(scope.label, index, rule)
 
 
-def _fragments(scope: _Scope, points: Sequence[int], nodes: Sequence[GraphNode]) -> Iterator[FusedGroup]:
-    borders = sorted([scope.kept[0] - 1, *points, scope.kept[-1] + 1])
-    for low, high in pairwise(borders):
-        inside = [node for node in scope.kept if low < node < high]
-        if inside:
-            yield _group(scope.label, f"{scope.label}_split_{low}_{high}", inside, nodes)
-
-
-def _split_before(each: FusedGroup, starts: Sequence[int], nodes: Sequence[GraphNode]) -> Iterator[FusedGroup]:
-    """Yield the parts of a group, each but the first of which begins with one of ``starts``."""
-    borders = [each.nodes[0] - 1, *starts, each.nodes[-1] + 1]
-    for low, high in pairwise(borders):
-        inside = [node for node in each.nodes if low <= node < high]
-        yield _group(each.label, f"{each.label}_split_{low}_{high}", inside, nodes)
+def _parts(
+    label: str, kept: Sequence[int], points: Sequence[int], nodes: Sequence[GraphNode], left_out: Collection[int] = ()
+) -> Iterator[FusedGroup]:
+    """Yield the parts of a scope: a new one begins at each of ``points``, with that node unless it is left out."""
+    for low, high in pairwise(sorted([kept[0] - 1, *points, kept[-1] + 1])):
+        if inside := [node for node in kept if low <= node < high and node not in left_out]:
+            yield _group(label, f"{label}_split_{low}_{high}", inside, nodes)
 
 
 def _group(label: str, scope: str, inside: Sequence[int], nodes: Sequence[GraphNode]) -> FusedGroup:
@@ -312,15 +303,6 @@ def _group(label: str, scope: str, inside: Sequence[int], nodes: Sequence[GraphN
         firsts = {each: next(nodes[node] for node in inside if nodes[node].stream == each) for each in streams}
         stream = next((each for each in streams if not firsts[each].is_collective), stream)
     return FusedGroup(label, scope, tuple(inside), stream)
-
-
-def _with_events(groups: Sequence[FusedGroup], nodes: Sequence[GraphNode]) -> tuple[FusedGroup, ...]:
-    """Add the events inside each group, and those from and to the outside, in the order in which the pass merges."""
-    if len({node.stream for node in nodes if node.type not in IGNORED_TYPES}) == 1:
-        return tuple(groups)
-    merging = _Merging(nodes)
-    links = {each: merging.merge(each) for each in sorted(groups, key=lambda each: each.scope)}
-    return tuple(replace(merging.with_outer_events(each), links=links[each]) for each in groups)
 
 
 class _Merging:
@@ -345,15 +327,7 @@ class _Merging:
     def merge(self, each: FusedGroup) -> frozenset[tuple[int, int]]:
         """Merge a group, and return the events inside it."""
         inside, last = set(each.nodes), each.nodes[-1]
-        firsts, borders = self._borders(each)
-        events = dict.fromkeys((*self._events, *borders))
-        links = frozenset(event for event in events if inside.issuperset(event))
-        self._merged -= 1
-        self._replace(each, dict.fromkeys(firsts, self._merged), {last: self._merged}, events, links)
-        return links
-
-    def _borders(self, each: FusedGroup) -> tuple[set[int], list[tuple[int, int]]]:
-        """Return the first node on each stream, and the events that order a second stream around the SuperKernel."""
+        # The first node on each stream, and the events that order a second stream around the SuperKernel.
         firsts, borders = {each.nodes[0]}, list[tuple[int, int]]()
         for stream in sorted({self._stream[node] for node in each.nodes} - {each.stream}):
             on_stream = [node for node in self._order if self._stream[node] == stream]
@@ -362,17 +336,15 @@ class _Merging:
             firsts.add(own[0])
             borders += [(on_stream[first - 1], own[0])] * (first > 0)
             borders += [(own[-1], node) for node in on_stream[end + 1 : end + 2]]
-        return firsts, borders
-
-    def _replace(
-        self, each: FusedGroup, targets: Mapping[int, int], sources: Mapping[int, int],
-        events: Mapping[tuple[int, int], None], links: frozenset[tuple[int, int]],
-    ) -> None:  # fmt: skip
-        left = (event for event in events if event not in links)
+        events = dict.fromkeys((*self._events, *borders))
+        links = frozenset(event for event in events if inside.issuperset(event))
+        self._merged -= 1
         self._events = dict.fromkeys(
-            (sources.get(source, source), targets.get(target, target)) for source, target in left
+            (self._merged if source == last else source, self._merged if target in firsts else target)
+            for source, target in events
+            if (source, target) not in links
         )
         self._order[self._order.index(each.nodes[0])] = self._merged
-        merged = set(each.nodes)
-        self._order = [node for node in self._order if node not in merged]
+        self._order = [node for node in self._order if node not in inside]
         self._stream[self._merged] = each.stream
+        return links

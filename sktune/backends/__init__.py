@@ -4,7 +4,7 @@ Other installed packages declare backends as entry points of the group ``sktune.
 of a ``BackendInfo``.
 """
 
-import itertools
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -14,9 +14,9 @@ from sktune.core.errors import BadInputError, described, nearest
 BUILT_IN = {
     "inductor": "sktune.backends.inductor.info:INFO",
     "npu": "sktune.backends.npu.info:INFO",
-    "npugraph_ex": "sktune.backends.npugraph_ex.info:INFO",
+    "npugraph-ex": "sktune.backends.npugraph_ex.info:INFO",
     "sim": "sktune.sim.info:INFO",
-    "sim-npugraph-ex": "sktune.sim.info:CAPTURED",
+    "sim-npugraph-ex": "sktune.sim.captured_info:INFO",
 }
 """Addresses of the descriptions of sktune's own backends, by name; imported on first use."""
 ENTRY_POINTS = "sktune.backends"
@@ -41,20 +41,22 @@ def _built_in(name: str) -> BackendInfo:
     return info
 
 
-@cache
-def all_backends() -> tuple[BackendInfo, ...]:
-    """Return all backends, those of sktune first.
+def each_backend() -> Iterator[BackendInfo]:
+    """Yield all backends, those of sktune first; each is imported when it is asked for.
 
     Raises:
         BadInputError: another package's backend cannot be imported, is not a ``BackendInfo``, or has a name in use.
     """
-    backends = []
+    names = set()
     for name, address in BUILT_IN.items():
         try:
-            backends.append(_built_in(name))
+            info = _built_in(name)
         except ModuleNotFoundError as failure:
             if not (failure.name and address.startswith(failure.name)):  # its folder may have been left out
                 raise
+        else:
+            names.add(info.name)
+            yield info
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         where = f"the backend {point.name!r} ({point.value})"
         try:
@@ -63,13 +65,22 @@ def all_backends() -> tuple[BackendInfo, ...]:
             raise BadInputError(f"{where} cannot be imported: {described(failure)}; fix or remove it") from failure
         if not isinstance(info, BackendInfo):
             raise BadInputError(f"{where} is {type(info).__name__}, not a BackendInfo; fix or remove its package")
-        if any(info.name == other.name for other in backends):
+        if info.name in names:
             raise BadInputError(f"{where} has the name {info.name!r} of another backend; remove one of the packages")
-        backends.append(info)
-    return tuple(backends)
+        names.add(info.name)
+        yield info
+
+
+@cache
+def all_backends() -> tuple[BackendInfo, ...]:
+    """Return all backends, in the order of ``each_backend``.
+
+    Raises:
+        BadInputError: as ``each_backend``.
+    """
+    return tuple(each_backend())
 
 
 def backend_on(device: str | None) -> BackendInfo:
     """Return the first backend that runs on a device type, or the first of all if none is given."""
-    known = map(_built_in, BUILT_IN)
-    return next(info for info in itertools.chain(known, all_backends()) if device in (None, *info.devices))
+    return next(info for info in each_backend() if device in (None, *info.devices))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sktune.backends import all_backends
+from sktune.backends.info import attribute_at
 from sktune.backends.installed import NOT_INSTALLED, PROBE_TIMEOUT_S, device_name, package_version
 from sktune.backends.program_python import ProgramPython
 from sktune.core.events.commands import Finding, State
@@ -17,7 +18,8 @@ OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 6)
 
 def examine() -> tuple[Finding, ...]:
     """Return a finding for each requirement on this machine."""
-    return (*_common(), *(finding for info in all_backends() for finding in info.examine()))
+    addresses = [info.examine for info in all_backends() if info.examine]
+    return (*_common(), *(finding for address in addresses for finding in attribute_at(address)()))
 
 
 def examine_program(python: ProgramPython) -> tuple[Finding, ...]:
@@ -25,8 +27,8 @@ def examine_program(python: ProgramPython) -> tuple[Finding, ...]:
     if python.hangs:
         found = f"{python.path} did not say its version in time"
         return (Finding("all", "Python", State.WRONG, found, "see why it does not start, or name another one"),)
-    backends = (finding for info in all_backends() for finding in info.examine_program(python))
-    return (*_common_of(python), *backends)
+    addresses = [info.examine_program for info in all_backends() if info.examine_program]
+    return (*_common_of(python), *(finding for address in addresses for finding in attribute_at(address)(python)))
 
 
 def usable(findings: Sequence[Finding]) -> tuple[str, ...]:

@@ -1,16 +1,13 @@
 """Describes a backend before it is imported: one ``BackendInfo`` for each, defined in the backend's package."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sktune.backends.environment import numerics_environment
 from sktune.backends.options import BackendOptions
-from sktune.backends.program_python import ProgramPython
 from sktune.core.delivery import Delivery
-from sktune.core.events.commands import Finding
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome
@@ -33,34 +30,6 @@ if TYPE_CHECKING:
 
 Foresee = Callable[[Plan, Layout, SeenTypes], "CheckedScope | None"]
 """Takes a plan, its layout with kernels, and what trials have shown; returns a scope that is certain to be refused."""
-
-
-def _no_variables(device: str) -> Mapping[str, str]:  # noqa: ARG001
-    return {}
-
-
-def _environment_of(spec: TargetSpec) -> Mapping[str, str]:
-    return numerics_environment(spec.device)
-
-
-def _no_findings() -> Sequence[Finding]:
-    return ()
-
-
-def _no_findings_of(python: ProgramPython) -> Sequence[Finding]:  # noqa: ARG001
-    return ()
-
-
-def _no_rescue(outcome: Outcome, plan: Plan) -> None:  # noqa: ARG001
-    return None
-
-
-def _foresees_nothing(plan: Plan, layout: Layout, seen: SeenTypes) -> None:  # noqa: ARG001
-    return None
-
-
-def _never(device: str) -> bool:  # noqa: ARG001
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +59,13 @@ class BackendInfo:
         worker_environment: takes a device type; returns environment variables for the worker process, on which figures
             depend unless they are simulated.
         takes_torchair: takes a device type; whether TorchAir has to convert the model's operators.
-        fingerprint: takes the target's spec; returns what figures depend on besides versions, device and model.
-        examine: checks the backend's requirements on this machine.
+        fingerprint: takes the target's spec; returns what figures depend on besides versions, device, model and, unless
+            they are simulated, the environment.
+        examine: function that checks the backend's requirements on this machine, ``module:function``, and returns
+            ``sktune.core.events.commands.Finding``s; empty if there are none.
         needs: backends whose requirements are also its own.
-        examine_program: checks what a recipe's program needs for this backend, in the Python that runs it.
+        examine_program: the same for what a recipe's program needs for this backend, called with the
+            ``sktune.backends.program_python.ProgramPython`` that runs it.
         rescue: returns an option that may save a failed plan.
         options_of: takes the version of a program's torch_npu; returns the options that its plans may have. None if all
             releases have the same.
@@ -114,14 +86,14 @@ class BackendInfo:
     artifact_installer: str = ""
     needs_fresh_process: bool = False
     worker_folders: Mapping[str, str] = field(default_factory=dict)
-    worker_environment: Callable[[str], Mapping[str, str]] = _no_variables
-    takes_torchair: Callable[[str], bool] = _never
-    fingerprint: Callable[[TargetSpec], Mapping[str, str]] = _environment_of
-    examine: Callable[[], Sequence[Finding]] = _no_findings
+    worker_environment: Callable[[str], Mapping[str, str]] = lambda device: {}
+    takes_torchair: Callable[[str], bool] = lambda device: False
+    fingerprint: Callable[[TargetSpec], Mapping[str, str]] = lambda spec: {}
+    examine: str = ""
     needs: tuple[str, ...] = ()
-    examine_program: Callable[[ProgramPython], Sequence[Finding]] = _no_findings_of
-    rescue: Rescue = _no_rescue
-    foresee: Foresee = _foresees_nothing
+    examine_program: str = ""
+    rescue: Rescue = lambda outcome, plan: None
+    foresee: Foresee = lambda plan, layout, seen: None
     options_of: Callable[[str], BackendOptions] | None = None
 
     @property

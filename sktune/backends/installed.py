@@ -1,4 +1,4 @@
-"""Processor, accelerators and packages of this machine, read without importing torch."""
+"""Processor, accelerators, packages and CANN of this machine, read without importing torch."""
 
 import importlib.metadata
 import os
@@ -30,6 +30,16 @@ def package_version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return NOT_INSTALLED
+
+
+def cann_version() -> str:
+    """Return CANN's version from its installation, or ``NOT_INSTALLED``."""
+    home = os.environ.get("ASCEND_HOME_PATH")
+    for path in sorted(Path(home).glob("*/ascend_toolkit_install.info")) if home else []:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("version="):
+                return line.partition("=")[2].strip()
+    return NOT_INSTALLED
 
 
 def _cpu_name() -> str:

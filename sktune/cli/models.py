@@ -171,7 +171,7 @@ def calibrate(
     **given: Any,
 ) -> None:
     """Fit the constants of the simulated device to profiles or to a study, for `search --constants`."""
-    from sktune.sim.calibrate import calibrate_to, calibrate_to_study  # imports torch
+    from sktune.sim.calibration import calibrate_to, calibrate_to_study  # imports torch
 
     if bool(profiles) == bool(study):
         raise BadInputError("give either profiles or --study NAME")

@@ -22,7 +22,7 @@ from sktune.core.events.lines import print_event
 from sktune.core.events.search import ModelsFinished, StudyFinished
 from sktune.core.events.studies import PageServed
 from sktune.core.search_options import Group, fields_of
-from sktune.tuning import fewer_layers
+from sktune.tuning import loop
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import process_began_s
 
@@ -78,7 +78,7 @@ def search(
                 print_event(event)
             shown(event)
 
-        result = fewer_layers.search(request, listen, began_s)
+        result = loop.search(request, listen, began_s)
     people.print(result_table(result))
     if result.has_failed and result.verdict:
         from sktune.reports.study import verdict_line

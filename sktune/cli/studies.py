@@ -16,7 +16,7 @@ from sktune.core.errors import BadInputError, SktuneError, StudyError
 from sktune.core.events.lines import print_event
 from sktune.core.events.studies import CompareFinished, ReportWritten, StudiesListed, StudyRow, StudyShown, WhyShown
 from sktune.core.files import real_path
-from sktune.reports import dashboard, outputs
+from sktune.reports import outputs
 from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.storage import undamaged
@@ -129,6 +129,8 @@ def report(
     """Write a study's page, report, plan and trials again."""
     result = stored_result(study, runs, storage)
     profiles = _profiles(profile, profile_after)
+    from sktune.reports import dashboard  # with the figures
+
     files = outputs.write(result, result.folder, arg.chosen_language(language), profiles, trace=trace)
     if dashboard.is_installed():
         stored = TuningStudy.open(study, storage or sqlite_url(real_path(result.folder)), create=False)

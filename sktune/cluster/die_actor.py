@@ -13,11 +13,10 @@ import ray
 
 from sktune.cluster.host_group import RayPeer, WorkerPlace
 from sktune.cluster.hosts import restore_threads
-from sktune.engines.base import EngineEvent, RunnerCall, Worker
-from sktune.engines.dies import VISIBLE, WHOLE_HOST, Die, cores_by_die, dies_here
-from sktune.engines.runner_thread import RunnerThread
 from sktune.recipes.peers import LocalPeer
-from sktune.worker.jobs import RunnerFactory, RunnerSetup
+from sktune.tuning.dies import VISIBLE, WHOLE_HOST, Die, cores_by_die, dies_here
+from sktune.tuning.local_engine import RunnerThread
+from sktune.worker.jobs import EngineEvent, RunnerCall, RunnerFactory, RunnerSetup, Worker
 
 
 class DieActor:

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sktune.backends.fingerprint import fingerprint
-from sktune.backends.installed import package_version
-from sktune.backends.npu.availability import cann_version
+from sktune.backends.installed import cann_version, package_version
 from sktune.core.errors import BackendError, BadInputError, first_line
 from sktune.core.events.values import HostFacts
 from sktune.core.space import SpaceSpec
-from sktune.engines.dies import VISIBLE, visible_devices
-from sktune.measure.machine import clock_mhz
-from sktune.measure.placement import core_groups
+from sktune.measure.machine import clock_mhz, core_groups
 from sktune.targets import TargetSpec
+from sktune.tuning.dies import VISIBLE, visible_devices
 
 try:
     import ray

@@ -18,8 +18,8 @@ from pydantic import Field, create_model
 from sktune.core.documents import Document, read_document
 from sktune.core.errors import BadInputError
 from sktune.core.search_options import OPTIONS, fields_of
-from sktune.engines.dies import kind_of
 from sktune.study.study import folder_name
+from sktune.tuning.dies import kind_of
 from sktune.tuning.request import Request
 
 if TYPE_CHECKING:

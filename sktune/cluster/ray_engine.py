@@ -21,11 +21,20 @@ from sktune.cluster.die_actor import DieActor
 from sktune.cluster.host_group import KEEPERS_STAY, HostGroup, Slot, WorkerPlace, dies_of, free_places
 from sktune.cluster.hosts import THREADS, HeadLostError, head_address, hosts, is_listening, on_host
 from sktune.core.errors import BadInputError, first_line
-from sktune.engines.base import Lost, OnEvent, RunnerCall, Worker
-from sktune.engines.dies import WHOLE_HOST, kind_of
-from sktune.engines.runner_thread import END_S
-from sktune.engines.share import GIVEN_BACK, Share
-from sktune.worker.jobs import DurationEstimates, Opened, RunnerFactory, RunnerSetup
+from sktune.tuning.dies import WHOLE_HOST, kind_of
+from sktune.tuning.local_engine import END_S
+from sktune.tuning.scheduler import Share
+from sktune.worker.jobs import (
+    GIVEN_BACK,
+    DurationEstimates,
+    Lost,
+    OnEvent,
+    Opened,
+    RunnerCall,
+    RunnerFactory,
+    RunnerSetup,
+    Worker,
+)
 
 NEWS_S = 10.0
 """How long an actor waits for an event before it answers that there is none."""
@@ -135,7 +144,10 @@ class RayEngine:
         try:
             value = ray.get(answer)
         except RayError as failure:
-            self._take_loss(actor, failure, on_event)
+            if self._has_head():
+                self._lose(actor, self._why(failure), on_event)
+            else:
+                time.sleep(1.0)  # no call of Ray would return
             return
         actor.awaited = actor.handle.news.remote(NEWS_S)
         if actor.worker is None:
@@ -146,12 +158,6 @@ class RayEngine:
                 self._lose(actor, event.why, on_event)
             else:
                 on_event(event)
-
-    def _take_loss(self, actor: _Actor, failure: RayError, on_event: OnEvent) -> None:
-        if not self._has_head():
-            time.sleep(1.0)  # no call of Ray would return
-            return
-        self._lose(actor, self._why(failure), on_event)
 
     def _lose(self, actor: _Actor, why: str, on_event: OnEvent) -> None:
         """Forget an actor and its group. A host that is gone is not counted against the others."""

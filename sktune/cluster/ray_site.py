@@ -8,11 +8,10 @@ from sktune.cluster.hosts import HostReport, connected, refuse_mixed, survey
 from sktune.cluster.ray_engine import RayEngine
 from sktune.core.events.search import CoresChosen
 from sktune.core.space import SpaceSpec
-from sktune.engines.base import Engine
-from sktune.engines.share import Share
-from sktune.measure.placement import Placement
+from sktune.measure.machine import Placement
 from sktune.targets import TargetSpec
-from sktune.tuning.placing import is_placed, shared
+from sktune.tuning.scheduler import Engine, Share
+from sktune.tuning.site import is_placed, shared
 from sktune.worker.jobs import RunnerFactory, RunnerSetup
 
 

@@ -8,17 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sktune.cluster.division import DividedShare, Division
 from sktune.core.errors import InterruptedSearchError, SktuneError
 from sktune.core.events.base import Event, Listener
-from sktune.engines.runner_thread import END_S
 from sktune.learning.threads import one_blas_thread
 from sktune.study.result import SearchResult
-from sktune.tuning import fewer_layers
+from sktune.tuning import loop
 from sktune.tuning.interrupt import stoppable
+from sktune.tuning.local_engine import END_S
+from sktune.tuning.loop import site_of
 from sktune.tuning.request import Request
-from sktune.tuning.site import Site, site_of
+from sktune.tuning.site import Site
 
 POLL_S = 0.5
 
@@ -49,7 +51,7 @@ def search_all(
         InterruptedSearchError: Ctrl-C; all finished trials are stored.
     """
     if not requests[0].is_shared:
-        return tuple(_answer(request, _named(request, listener), None) for request in requests)
+        return tuple(_answer(request, partial(listener, request.study or ""), None) for request in requests)
     with stoppable() as stop:
         searches = _Searches(requests, listener)
         try:
@@ -64,13 +66,9 @@ def search_all(
         return answers
 
 
-def _named(request: Request, listener: StudyListener) -> Listener:
-    return lambda event: listener(request.study or "", event)
-
-
 def _answer(request: Request, listener: Listener, site: Site | None) -> ModelAnswer:
     try:
-        return ModelAnswer(request, fewer_layers.search(request, listener, site=site))
+        return ModelAnswer(request, loop.search(request, listener, site=site))
     except InterruptedSearchError:
         raise
     except SktuneError as failure:

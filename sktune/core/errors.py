@@ -80,6 +80,10 @@ class ProfileError(BadInputError):
     """A profile that cannot be read, or contains no kernels."""
 
 
+MEND_MACHINE = "mend that (see `df`, `free`, `ulimit -a`, `sktune doctor`) and run the same command again"
+"""The end of a ``MachineError`` that says what failed."""
+
+
 class StorageError(MachineError):
     """A study's storage is locked, full or out of reach, which may pass."""
 

@@ -183,6 +183,13 @@ class Outcome:
         )
 
 
+MAX_FINALISTS = 5
+MAX_SHORTLISTED = 12
+"""Most trials, chosen by expected saving, that are measured again to select the finalists."""
+BASELINE, BASELINE_REPEAT = "baseline", "baseline again"
+"""Names of two rows of the final comparison: the second is another copy of the baseline, and shows the noise floor."""
+
+
 @dataclass(frozen=True, slots=True)
 class FinalRow:
     """One row of the final comparison.

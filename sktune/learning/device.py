@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from sktune.core.events.studies import DeviceConstant
-from sktune.learning.law import COPIES, CORES, PRIOR_US, Tangent
+from sktune.learning.law import CORES, PRIOR_US
 from sktune.learning.savings import TEMPERING, Posterior
 
 SUMS: Mapping[str, Mapping[str, float]] = {
@@ -22,10 +22,6 @@ SUMS: Mapping[str, Mapping[str, float]] = {
     "loading code, in 4 copies": {"icache_fetch_us": 1.0, "icache_contention_us": 0.25, "icache_copy_us": 4.0},
 }
 """Each as a sum of the law's terms."""
-
-
-LEAST_US, STEP = 0.05, 1.25
-"""Of a tangent: the smallest value, and the factor between two."""
 
 
 def found(posterior: Posterior) -> tuple[DeviceConstant, ...]:
@@ -52,20 +48,6 @@ def found(posterior: Posterior) -> tuple[DeviceConstant, ...]:
         DeviceConstant(name, float(mean), float(sd), float(prior_sd))
         for name, mean, sd, prior_sd in zip(SUMS, means, deviations, prior, strict=True)
     )
-
-
-def tangent(posterior: Posterior) -> Tangent:
-    """Return where the law is to be made linear: at the device as it has been found to be."""
-    assert posterior.model.law
-    names = [term.name for term in posterior.model.law.terms]
-    at = [names.index(f"icache_{name}_us") for name in ("fetch", "contention", "copy")]
-    rows = np.zeros((len(COPIES) + 1, len(names)))
-    for row, copies in zip(rows[1:], COPIES, strict=True):
-        row[at] = 1.0, 1.0 / copies, copies
-    rows[0, names.index("early_start_us")] = 1.0
-    means, _ = posterior.predict_law(rows)
-    early, *loads = (STEP ** round(math.log(max(LEAST_US, mean), STEP)) for mean in means)
-    return Tangent(tuple(loads), early)
 
 
 def constants_us(posterior: Posterior) -> dict[str, tuple[float, float]]:

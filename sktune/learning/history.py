@@ -8,20 +8,17 @@ import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
-from sktune.core.codec import decoded, encoded
+from sktune.core.codec import decoded
 from sktune.core.fused_scopes import FusedScope, SeenTypes
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Options, Plan, Ranges
 from sktune.core.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
-from sktune.core.verification import Verification
-from sktune.learning.device import tangent
+from sktune.learning.attributes import OUTCOME, PROBE, REPEAT
 from sktune.learning.evidence import Vector
 from sktune.learning.failures import Feasibility, Key
 from sktune.learning.law import Law
@@ -33,6 +30,7 @@ from sktune.learning.savings import (
     Posterior,
     ScopeSaving,
     SegmentModel,
+    tangent,
 )
 from sktune.learning.segments import SegmentCatalogue
 
@@ -73,22 +71,10 @@ def scope_savings(
 
 Point = dict[str, Option]
 
-PREFIX = "sktune:"
-"""Of sktune's attributes of trials and studies."""
-OUTCOME = PREFIX + "outcome"
-PROBE = PREFIX + "probe"
-ORIGIN = PREFIX + "origin"
-REPEAT = PREFIX + "repeat"
-"""Attributes of a trial: its outcome, the plan that it tries instead of that of its parameters, its name, and whether
-it measures a known plan again."""
-
-VERIFICATIONS = "verifications"
-"""The study's fact with verifications made after their trials had ended, by trial number."""
-
 SETTLED = 200
 """Observations after which the hyperparameters no longer change."""
 TANGENTS = 3
-"""Number of times that the law's tangent is taken anew, each where the one before has led."""
+"""At most so many iterations of fitting, linearising the law at the fit, and fitting again."""
 RUNNING_PER_RESULT = 8
 """While so many trials run, hyperparameters are chosen again only once more than one result is new."""
 
@@ -133,23 +119,6 @@ class Belief:
 
     posterior: Posterior
     weight: float
-
-
-def amended(trials: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> list[FrozenTrial]:
-    """Return ``trials`` with outcomes updated by later verifications.
-
-    Optuna does not change a finished trial, so later verifications are an attribute of the study.
-    """
-    verifications = attributes.get(PREFIX + VERIFICATIONS, {})
-    result = []
-    for trial in trials:
-        if str(trial.number) in verifications and OUTCOME in trial.user_attrs:
-            outcome = decoded(Outcome, trial.user_attrs[OUTCOME])
-            trial = copy(trial)
-            updated = outcome.after(decoded(Verification, verifications[str(trial.number)]))
-            trial.user_attrs = {**trial.user_attrs, OUTCOME: encoded(updated)}
-        result.append(trial)
-    return result
 
 
 class Learned:

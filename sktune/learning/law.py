@@ -41,7 +41,7 @@ PRIOR_US: Mapping[str, tuple[float, float]] = {
 INTO_MIX_US, OUT_OF_MIX_US = 1.39, 1.17
 """How much longer the gaps before and after a MIX task are: the simulator's. Every SuperKernel is launched as one."""
 UNHIDDEN_US = (0.2, 0.5)
-"""Of the part of loading code that running the operator before does not hide: it depends on how long that runs."""
+"""Prior mean and standard deviation of the code-loading time that the operator before is too short to hide."""
 UNHIDDEN_SD_US: Mapping[str, float] = {"vector": 2.0, "cube": 0.2, "mix": 2.0}
 """By the cores of the operator before: cube operators mostly run long enough to hide it."""
 PAIR_SD_US, TYPE_SD_US, EARLY_START_SD_US, SUPERKERNEL_SD_US, CODE_SD_US = 0.5, 0.4, 0.5, 5.0, 0.5
@@ -59,7 +59,7 @@ DEFAULTS: Mapping[str, Any] = {"stream-fusion": 0, "early-start": 1, "preload-co
 
 @dataclass(frozen=True, slots=True)
 class Tangent:
-    """Where the law is made linear: about how long things take that operators hide as far as they run long enough.
+    """The point at which the law is linearised: two durations that an operator hides only if it runs long enough.
 
     Attributes:
         loads_us: loading an operator's code, by the number of copies in ``COPIES``.

@@ -20,7 +20,7 @@ import scipy.linalg
 
 from sktune.core.plan import Option, Options, Plan
 from sktune.learning.evidence import Evidence, Vector
-from sktune.learning.law import Law
+from sktune.learning.law import COPIES, Law, Tangent
 from sktune.learning.segments import Ints, SegmentCatalogue
 
 
@@ -138,7 +138,7 @@ MIN_NOISE = 1e-3
 BLIND_SAVING = 0.3
 """What all units together may save, as a share of the baseline, before anything is known."""
 OPTION_RATIOS = (1.0, 3.0, 10.0)
-"""There is one belief for each."""
+"""Values of ``Hyperparameters.option_ratio``; each gives one belief without the law and one with it."""
 TEMPERING = 8.0
 """Nats of evidence that count as one: the dozens of scopes observed in one trial share the model's error."""
 MIN_WEIGHT = 0.05
@@ -492,3 +492,22 @@ class Posterior:
     def unknown_variance(self, plans: Described) -> Vector:
         """Return the variance that classes of segments without observations add to each plan's saving."""
         return (self.chosen.segment_ratio * self.chosen.unit_sd) ** 2 * plans.unknown
+
+
+LEAST_US, STEP = 0.05, 1.25
+"""A tangent's durations are rounded to a geometric grid, so that it settles: the smallest value, and the ratio of
+neighbours."""
+
+
+def tangent(posterior: Posterior) -> Tangent:
+    """Return where the law is to be made linear: at the device as it has been found to be."""
+    assert posterior.model.law
+    names = [term.name for term in posterior.model.law.terms]
+    at = [names.index(f"icache_{name}_us") for name in ("fetch", "contention", "copy")]
+    rows = np.zeros((len(COPIES) + 1, len(names)))
+    for row, copies in zip(rows[1:], COPIES, strict=True):
+        row[at] = 1.0, 1.0 / copies, copies
+    rows[0, names.index("early_start_us")] = 1.0
+    means, _ = posterior.predict_law(rows)
+    early, *loads = (STEP ** round(math.log(max(LEAST_US, mean), STEP)) for mean in means)
+    return Tangent(tuple(loads), early)

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-import numpy  # noqa: F401 - both packages bring a BLAS, which must be loaded to be found
-import scipy.linalg  # noqa: F401
 from threadpoolctl import ThreadpoolController
 
 
@@ -22,4 +20,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def _libraries() -> ThreadpoolController:
+    import numpy  # noqa: F401 - both packages bring a BLAS, which must be loaded to be found
+    import scipy.linalg  # noqa: F401
+
     return ThreadpoolController()

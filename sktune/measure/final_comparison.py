@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from sktune.core.codec import LEFT_OUT_IF_EMPTY
-from sktune.core.outcome import FinalRow, Speedup
+from sktune.core.outcome import BASELINE_REPEAT, FinalRow, Speedup
 from sktune.measure.noise_floor import NoiseFloorSample, noise_floor
-from sktune.measure.winner import BASELINE_REPEAT, pooled, repeatability
+from sktune.measure.winner import pooled, repeatability
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,11 @@ from math import exp, expm1, hypot, inf, log, log1p, sqrt
 from statistics import mean, median
 
 import numpy as np
-from scipy.special import stdtrit
 
 from sktune.core.outcome import FARTHEST, Speedup
 from sktune.core.plan import Plan
 from sktune.measure.noise_floor import MIN_FLOOR
 
-BASELINE = "baseline"
-BASELINE_REPEAT = "baseline again"
-"""Name of the baseline's second copy, which shows the noise floor."""
-MAX_FINALISTS = 5
-MAX_SHORTLISTED = 12
-"""Most trials, chosen by expected saving, that are measured again to select the finalists."""
 PROCESS_SD, PROCESS_DEGREES = 0.0078, 1.6
 """Prior for the variance of a plan's log ratio between processes: ``PROCESS_DEGREES * PROCESS_SD**2`` over a
 chi-squared variable with ``PROCESS_DEGREES`` degrees of freedom, as if that many earlier processes had differed by
@@ -259,6 +252,8 @@ def _halfwidth(
 
 def students_t(degrees: float, candidates: int = 1) -> float:
     """Return the quantile of Student's t for simultaneous 95% intervals of ``candidates``."""
+    from scipy.special import stdtrit  # it takes as long as all else that shows a study
+
     return float(stdtrit(degrees, 1 - 0.025 / candidates))
 
 

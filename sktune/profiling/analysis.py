@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from sktune.core.errors import ProfileError
@@ -202,16 +201,27 @@ _TIMES = ("step_ms", "compute_ms", "communication_ms", "hidden_ms", "exposed_ms"
 def analyse(table: KernelTable) -> Profile:
     """Analyse the slowest device of ``table``, which must have at least one kernel."""
     devices = {
-        str(device): (kernels, _steps(kernels))
+        str(device): (kernels, tuple(_step(of_step) for _, of_step in kernels.groupby("step", sort=False)))
         for device, rows in table.frame.groupby("device", sort=True)
         if len(kernels := add_structure(rows))
     }
     device = max(devices, key=lambda name: float(np.median([step.step_ms for step in devices[name][1]])))
     kernels, steps = devices[device]
-    median = _median(steps)
+    times_ms = {name: float(np.median([getattr(step, name) for step in steps])) for name in _TIMES}
+    median = StepFigures(
+        NO_STEP, **times_ms,
+        kernels=int(np.median([step.kernels for step in steps])),
+        superkernels=int(np.median([step.superkernels for step in steps])),
+    )  # fmt: skip
     shown = min(steps, key=lambda step: (step.kernels != median.kernels, abs(step.step_ms - median.step_ms))).number
-    launch_us = _launch_us(kernels)
-    layer_kinds = _layer_kinds(kernels[kernels["step"] == shown])
+    plain_us = kernels.loc[~kernels["is_communication"] & ~kernels["is_superkernel"], "duration_us"]
+    launch_us = float(plain_us.quantile(SHORTEST_QUANTILE)) if len(plain_us) else 0.0
+    in_layers = kernels[(kernels["step"] == shown) & (kernels["layer"] != NO_LAYER)]
+    layer_kinds = tuple(in_layers.groupby("layer")["kind"].first())
+    of_steps = kernels.assign(end=kernels["start_us"] + kernels["duration_us"]).groupby("step", sort=False)
+    begin, end = of_steps["start_us"].min().to_numpy(), of_steps["end"].max().to_numpy()
+    between_us = np.maximum(begin[1:] - end[:-1], 0.0)
+    waits_us = kernels.dropna(subset=["wait_us"]).groupby("stream")["wait_us"].sum()
     doubts = _doubts(table, kernels, steps, len(devices), len(layer_kinds))
     return Profile(
         source=table.source,
@@ -225,19 +235,15 @@ def analyse(table: KernelTable) -> Profile:
         units=() if doubts.forbids else _units(kernels, launch_us),
         shown_step=shown,
         launch_us=launch_us,
-        between_steps_ms=_between_steps_ms(kernels),
-        wait_ms=_wait_ms(kernels, len(steps)),
+        between_steps_ms=float(np.median(between_us)) / 1e3 if len(between_us) else 0.0,
+        wait_ms={str(stream): float(total) / len(steps) / 1e3 for stream, total in waits_us.items()},
         warnings=tuple(dict.fromkeys((*doubts.warnings, *doubts.forbids))),
         withheld=tuple(doubts.forbids),
         kernels=kernels,
     )
 
 
-def _steps(kernels: pd.DataFrame) -> tuple[StepFigures, ...]:
-    return tuple(_step(int(number), rows) for number, rows in kernels.groupby("step", sort=False))  # type: ignore[arg-type]
-
-
-def _step(number: int, rows: pd.DataFrame) -> StepFigures:
+def _step(rows: pd.DataFrame) -> StepFigures:
     start = rows["start_us"].to_numpy()
     end = start + rows["duration_us"].to_numpy()
     communicates = rows["is_communication"].to_numpy()
@@ -245,7 +251,7 @@ def _step(number: int, rows: pd.DataFrame) -> StepFigures:
     busy, compute, communication = (busy_us(start[mask], end[mask]) for mask in masks)
     span = float(end.max() - start[0])
     return StepFigures(
-        number=number,
+        number=int(rows["step"].iloc[0]),
         step_ms=span / 1e3,
         compute_ms=compute / 1e3,
         communication_ms=communication / 1e3,
@@ -257,17 +263,6 @@ def _step(number: int, rows: pd.DataFrame) -> StepFigures:
     )
 
 
-def _median(steps: tuple[StepFigures, ...]) -> StepFigures:
-    times = {name: float(np.median([getattr(step, name) for step in steps])) for name in _TIMES}
-    kernels, superkernels = (int(np.median([getattr(step, n) for step in steps])) for n in ("kernels", "superkernels"))
-    return StepFigures(NO_STEP, **times, kernels=kernels, superkernels=superkernels)
-
-
-def _layer_kinds(rows: pd.DataFrame) -> tuple[str, ...]:
-    inside = rows[rows["layer"] != NO_LAYER]
-    return tuple(inside.groupby("layer")["kind"].first())
-
-
 def _top(kernels: pd.DataFrame) -> tuple[TypeFigures, ...]:
     groups = (
         kernels.groupby("type")["duration_us"].agg(["size", "sum"]).sort_values("sum", ascending=False, kind="stable")
@@ -277,11 +272,6 @@ def _top(kernels: pd.DataFrame) -> tuple[TypeFigures, ...]:
         TypeFigures(str(kind), int(row["size"]), row["sum"] / 1e3, row["sum"] / total if total else 0.0)
         for kind, row in groups.head(TOP_TYPES).iterrows()
     )
-
-
-def _launch_us(kernels: pd.DataFrame) -> float:
-    plain = kernels.loc[~kernels["is_communication"] & ~kernels["is_superkernel"], "duration_us"]
-    return float(plain.quantile(SHORTEST_QUANTILE)) if len(plain) else 0.0
 
 
 def _units(kernels: pd.DataFrame, launch_us: float) -> tuple[UnitFigures, ...]:
@@ -309,24 +299,22 @@ def _units(kernels: pd.DataFrame, launch_us: float) -> tuple[UnitFigures, ...]:
     return tuple(sorted(units, key=lambda unit: (-unit.potential_ms, -unit.kernels)))
 
 
-def _between_steps_ms(kernels: pd.DataFrame) -> float:
-    groups = kernels.assign(end=kernels["start_us"] + kernels["duration_us"]).groupby("step", sort=False)
-    begin, end = groups["start_us"].min().to_numpy(), groups["end"].max().to_numpy()
-    return float(np.median(np.maximum(begin[1:] - end[:-1], 0.0))) / 1e3 if len(begin) > 1 else 0.0
-
-
-def _wait_ms(kernels: pd.DataFrame, steps: int) -> dict[str, float]:
-    waits = kernels.dropna(subset=["wait_us"]).groupby("stream")["wait_us"].sum()
-    return {str(stream): float(total) / steps / 1e3 for stream, total in waits.items()}
-
-
 def _bottleneck(kernels: pd.DataFrame, median: StepFigures) -> Bottleneck:
     computing = kernels[~kernels["is_communication"]]
-    bounds, evidence = _kernel_bounds(computing)
     duration = computing["duration_us"].to_numpy()
+    total = max(float(duration.sum()), 1e-9)
+    # What bounds each kernel: its busiest pipe, or its type if the profile has no pipes.
+    heavy = {kind: role_of(kind) in (Role.MATMUL, Role.ATTENTION, Role.EXPERTS) for kind in computing["type"].unique()}
+    bounds = np.where(computing["type"].map(heavy).to_numpy(bool), Bound.COMPUTE, Bound.MEMORY).astype(object)
+    evidence = "operator types: the profile has no pipe columns, so memory and compute are estimates"
+    ratios = [ratio for ratio in RATIOS if ratio in computing]
+    if ratios and (known := (computing[ratios].max(axis=1) > 0).to_numpy()).any():
+        busiest = computing.loc[known, ratios].idxmax(axis=1)
+        meaning = {"mac_ratio": Bound.COMPUTE, "vec_ratio": Bound.COMPUTE, "scalar_ratio": _SCALAR}
+        bounds[known] = busiest.map(lambda ratio: meaning.get(ratio, Bound.MEMORY)).to_numpy(object)
+        evidence = f"pipe ratios, which cover {duration[known].sum() / total:.0%} of the compute time"
     # Medians of parts need not add up to the median of the whole.
     step_ms = max(median.compute_ms + median.exposed_ms + median.gap_ms, 1e-9)
-    total = max(float(duration.sum()), 1e-9)
     scalar, memory = (float(duration[bounds == bound].sum()) / total for bound in (_SCALAR, Bound.MEMORY))
     busy = median.compute_ms / step_ms
     shares = {
@@ -336,26 +324,6 @@ def _bottleneck(kernels: pd.DataFrame, median: StepFigures) -> Bottleneck:
         Bound.SYNCHRONISATION: median.exposed_ms / step_ms,
     }
     return Bottleneck(max(shares, key=lambda bound: shares[bound]), shares, busy * scalar, evidence)
-
-
-def _kernel_bounds(kernels: pd.DataFrame) -> tuple[npt.NDArray[np.object_], str]:
-    """Return what bounds each kernel, by its busiest pipe, or by its type if the profile has no pipes."""
-    heavy = {kind: role_of(kind) in (Role.MATMUL, Role.ATTENTION, Role.EXPERTS) for kind in kernels["type"].unique()}
-    by_type = np.where(kernels["type"].map(heavy).to_numpy(bool), Bound.COMPUTE, Bound.MEMORY).astype(object)
-    ratios = [ratio for ratio in RATIOS if ratio in kernels]
-    if not ratios or not (known := (kernels[ratios].max(axis=1) > 0).to_numpy()).any():
-        return by_type, "operator types: the profile has no pipe columns, so memory and compute are estimates"
-    busiest = kernels.loc[known, ratios].idxmax(axis=1)
-    meaning = {"mac_ratio": Bound.COMPUTE, "vec_ratio": Bound.COMPUTE, "scalar_ratio": _SCALAR}
-    by_type[known] = busiest.map(lambda ratio: meaning.get(ratio, Bound.MEMORY)).to_numpy(object)
-    share = kernels.loc[known, "duration_us"].sum() / max(kernels["duration_us"].sum(), 1e-9)
-    return by_type, f"pipe ratios, which cover {share:.0%} of the compute time"
-
-
-def _all_marked(kernels: pd.DataFrame) -> bool:
-    """Whether every step has a kernel that runs once per step: without one, groups of layers look like steps."""
-    marks = {kind: role_of(kind) in STEP_MARKERS for kind in kernels["type"].unique()}
-    return bool(kernels["type"].map(marks).groupby(kernels["step"]).any().all())
 
 
 def _doubts(
@@ -378,7 +346,9 @@ def _doubts(
             doubts.say(f"step {step.number} took {step.step_ms:.3f} ms; the median is {usual:.3f} ms")
     if not table.has_steps:
         how = f"{len(steps)} were found by repetition" if len(steps) > 1 else "the file is treated as one step"
-        if len(steps) > 1 and (layers == 1 or not _all_marked(kernels)):
+        # Without a kernel that runs once per step in every one, groups of layers look like steps.
+        marks = kernels["type"].map({kind: role_of(kind) in STEP_MARKERS for kind in kernels["type"].unique()})
+        if len(steps) > 1 and (layers == 1 or not marks.groupby(kernels["step"]).any().all()):
             how += ", and may be layers instead"
         doubts.say(f"the profile does not mark steps: {how}; to be sure, record steps with a schedule (ProfilerStep)")
     if devices > 1:
@@ -394,18 +364,14 @@ def _doubts(
             f"{kernels['token'][trains].iloc[0][:60]}: this is training, and scopes are for decode steps",
             forbids=True,
         )
-    if (overlap := _overlap_share(kernels)) > MAX_OVERLAP:
+    # A stream runs its kernels one by one.
+    computing = kernels[~kernels["is_communication"] & (kernels["stream"] != NO_STREAM)]
+    starts, durations = computing["start_us"].to_numpy(), computing["duration_us"].to_numpy()
+    streams = computing.groupby("stream").indices.values()
+    busy = sum(busy_us(starts[rows], starts[rows] + durations[rows]) for rows in streams)
+    if len(computing) and (overlap := 1 - busy / max(float(durations.sum()), 1e-9)) > MAX_OVERLAP:
         doubts.say(
             f"kernels of one stream overlap for {overlap:.0%} of their time: several devices or hosts seem to be mixed",
             forbids=True,
         )
     return doubts
-
-
-def _overlap_share(kernels: pd.DataFrame) -> float:
-    """Return the share of time in which several kernels of one stream compute: a stream runs them one by one."""
-    computing = kernels[~kernels["is_communication"] & (kernels["stream"] != NO_STREAM)]
-    ends = computing["start_us"] + computing["duration_us"]
-    streams = computing.groupby("stream").indices.values()
-    busy = sum(busy_us(computing["start_us"].to_numpy()[rows], ends.to_numpy()[rows]) for rows in streams)
-    return 1 - busy / max(float(computing["duration_us"].sum()), 1e-9) if len(computing) else 0.0

@@ -5,7 +5,6 @@ end within a step, and medians over the steps are compared: the method of graph-
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
@@ -114,27 +113,21 @@ def compare(baseline: Profile, candidate: Profile) -> MatchedProfiles:
     operators = [ReplacedOperator(*pair) for pair in zip(before["name"], before["type"], strict=True)]
     spans = _spans(baseline, places)
     is_certain = not (baseline.withheld or candidate.withheld)
-    gains = tuple(
-        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []) if is_certain else [],
-              operators[slice(*places.get(str(name), (0, 0)))])
-        for name, rows in superkernels.groupby("name", sort=False)
-    )  # fmt: skip
-    return MatchedProfiles(baseline, candidate, gains)
-
-
-def _gain(
-    name: str, candidate_us: npt.NDArray[np.float64], baseline_us: list[float], replaced: Sequence[ReplacedOperator]
-) -> SuperKernelGain:
-    parsed = parse_superkernel_name(name) or SuperKernelName(name, "", "")
-    if not baseline_us:
-        return SuperKernelGain(
-            name, parsed.scope, parsed.is_fragment, (), np.nan, float(np.median(candidate_us)), NOISE_US, 0
-        )
-    before, after = float(np.median(baseline_us)), float(np.median(candidate_us))
-    deviation = max(_deviation(np.array(baseline_us)), _deviation(candidate_us))
-    noise = max(NOISE_SHARE * before, deviation, NOISE_US)
-    occurrences = min(len(baseline_us), len(candidate_us))
-    return SuperKernelGain(name, parsed.scope, parsed.is_fragment, tuple(replaced), before, after, noise, occurrences)
+    gains = []
+    for name, rows in ((str(name), rows) for name, rows in superkernels.groupby("name", sort=False)):
+        parsed = parse_superkernel_name(name) or SuperKernelName(name, "", "")
+        candidate_us = rows["duration_us"].to_numpy()
+        after_us = float(np.median(candidate_us))
+        figures: tuple[tuple[ReplacedOperator, ...], float, float, float, int] = ((), np.nan, after_us, NOISE_US, 0)
+        if is_certain and (baseline_us := spans.get(name)):
+            before_us = float(np.median(baseline_us))
+            noise_us = max(
+                NOISE_SHARE * before_us, _deviation(np.array(baseline_us)), _deviation(candidate_us), NOISE_US
+            )
+            replaced, occurrences = tuple(operators[slice(*places[name])]), min(len(baseline_us), len(candidate_us))
+            figures = (replaced, before_us, after_us, noise_us, occurrences)
+        gains.append(SuperKernelGain(name, parsed.scope, parsed.is_fragment, *figures))
+    return MatchedProfiles(baseline, candidate, tuple(gains))
 
 
 def _deviation(values: npt.NDArray[np.float64]) -> float:
@@ -203,14 +196,9 @@ def _shared_out(names: list[str], types: list[str], low: int) -> dict[str, tuple
         return {}
     cuts = [len(types)]
     for index in range(len(names) - 1, 0, -1):
-        cuts.insert(
-            0, next(cut for cut in range(cuts[0] - 1, 0, -1) if _fits(ways[index][cut], types[cut], ends[index]))
-        )
+        earlier = range(cuts[0] - 1, 0, -1)
+        cuts.insert(0, next(cut for cut in earlier if ways[index][cut] and types[cut] == ends[index][0]))
     return {name: (low + begin, low + end) for name, (begin, end) in zip(names, pairwise([0, *cuts]), strict=True)}
-
-
-def _fits(ways: int, kind: str, ends: tuple[str, str]) -> bool:
-    return bool(ways) and kind == ends[0]
 
 
 def _spans(baseline: Profile, replaced: dict[str, tuple[int, int]]) -> dict[str, list[float]]:

@@ -40,24 +40,19 @@ def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint,
     Raises:
         ProfileError: the file at ``path`` is not a profile.
     """
-    potential_ms = _potential_ms(_analysed(path))
-
-    def covered_ms(point: StartingPoint) -> float:
-        return sum(potential_ms.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
-
-    return tuple(sorted(points, key=covered_ms, reverse=True))
-
-
-def _potential_ms(profile: Profile) -> dict[str, float]:
-    """Return what a scope over a unit can save, by parameter: those of layer kinds and those of single layers."""
-    of_kinds = {unit.parameter: unit.potential_ms for unit in profile.units}
-    of_layers = {
+    profile = _analysed(path)
+    # What a scope over a unit can save, by parameter: of layer kinds and of single layers.
+    potential_ms = {unit.parameter: unit.potential_ms for unit in profile.units} | {
         f"layers.{layer}.{unit.unit}": unit.potential_ms / unit.layers
         for layer, kind in enumerate(profile.layer_kinds)
         for unit in profile.units
         if unit.kind == kind
     }
-    return of_kinds | of_layers
+
+    def covered_ms(point: StartingPoint) -> float:
+        return sum(potential_ms.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
+
+    return tuple(sorted(points, key=covered_ms, reverse=True))
 
 
 def with_time_shares(layout: Layout, path: Path) -> Layout:

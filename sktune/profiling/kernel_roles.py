@@ -136,8 +136,8 @@ def layer_units(tokens: Sequence[str], roles: Sequence[Role]) -> list[UnitKey]:
 
 def _parts(tokens: Sequence[str], roles: Sequence[Role]) -> list[UnitKey]:
     attention = attention_places(roles)
-    if not attention:
-        return _by_scope(tokens)
+    if not attention:  # units are from the scopes in names
+        return [next((unit for unit, word in _SCOPES if word.search(each)), UnitKey.LAYER) for each in tokens]
     rest = [
         place for place, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION) and place > attention[0]
     ]
@@ -176,8 +176,3 @@ def _norm_end(tokens: Sequence[str], roles: Sequence[Role], norm: int) -> int:
         while end < len(tokens) and (NORM_PIECE.search(tokens[end]) or roles[end] is Role.VIEW):
             end += 1
     return end
-
-
-def _by_scope(tokens: Sequence[str]) -> list[UnitKey]:
-    """Return units from the scopes in names, for layers without recognizable attention."""
-    return [next((unit for unit, word in _SCOPES if word.search(token)), UnitKey.LAYER) for token in tokens]

@@ -46,23 +46,16 @@ def longest_run(tokens: Tokens, min_period: int = 1) -> Repetition | None:
     for period in range(min_period, longest + 1):
         if best and best.coverage >= len(tokens) - best.period:
             break
-        start, length = _longest_stretch(tokens[:-period] == tokens[period:])
-        if length < period:
+        # Where stretches of kernels begin and end that are equal to those one period later.
+        borders = np.flatnonzero(np.diff(tokens[:-period] == tokens[period:], prepend=False, append=False))
+        lengths = borders[1::2] - borders[::2]
+        if not len(lengths) or (length := int(lengths.max())) < period:
             continue
+        start = int(borders[2 * np.argmax(lengths)])
         run = Repetition(start, period, length // period + 1, length % period)
         if best is None or run.coverage > best.coverage:
             best = run
     return best
-
-
-def _longest_stretch(equal: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """Return start and length of the longest stretch of True."""
-    borders = np.flatnonzero(np.diff(np.concatenate(([0], equal.view(np.int8), [0]))))
-    if not len(borders):
-        return 0, 0
-    starts, lengths = borders[::2], borders[1::2] - borders[::2]
-    longest = int(np.argmax(lengths))
-    return int(starts[longest]), int(lengths[longest])
 
 
 def whole_period(tokens: Tokens) -> int:
@@ -99,7 +92,10 @@ def split_steps(
     if anchors is None:
         return whole
     if _are_layers(tokens, anchors, is_step_marker):
-        return [_without_wait(idle_us, anchors[0])]
+        # One step around all kernels, without those before a wait longer than all idle time after it.
+        place = int(np.argmax(idle_us[: anchors[0] + 1]))
+        is_outside = idle_us[place] > STEP_GAP * float(idle_us[place + 1 :].sum())
+        return [(place if is_outside else 0, len(tokens))]
     anchors = _after_pauses(anchors, idle_us, is_step_marker)
     steps = list(pairwise([*anchors, len(tokens)]))
     usual = float(np.median([end - start for start, end in steps[:-1]]))
@@ -167,14 +163,6 @@ def _are_layers(tokens: Tokens, anchors: Sequence[int], is_step_marker: npt.NDAr
     inner = longest_run(tokens[anchors[0] : anchors[1]], min_period=2)
     has_layers = inner is not None and inner.coverage >= MIN_COVERAGE * (anchors[1] - anchors[0])
     return (is_new_before or is_new_after) and not has_layers
-
-
-def _without_wait(idle_us: npt.NDArray[np.float64], first_layer: int) -> tuple[int, int]:
-    """Return the step around all kernels, without those before a wait longer than all idle time after it."""
-    before = idle_us[: first_layer + 1]
-    place = int(np.argmax(before))
-    is_outside = before[place] > STEP_GAP * float(idle_us[place + 1 :].sum())
-    return (place if is_outside else 0), len(idle_us)
 
 
 def _anchors(tokens: Tokens, idle_us: npt.NDArray[np.float64]) -> list[int] | None:
@@ -264,8 +252,14 @@ def _beside(tokens: Tokens, marks: Landmarks, head: Tokens | None) -> list[tuple
     """Return layers of other kinds: by their landmarks, else by their beginning ``head``, else by repetition."""
     if layers := _by_landmarks(marks):
         return layers
-    if head is not None and len(head) > 1 and (begins := _occurrences(tokens, head)):
-        return list(pairwise([*begins, len(tokens)]))
+    if head is not None and 1 < len(head) <= len(tokens):
+        windows = np.lib.stride_tricks.sliding_window_view(tokens, len(head))
+        begins: list[int] = []
+        for place in np.flatnonzero((windows == head).all(axis=1)).tolist():
+            if not begins or place >= begins[-1] + len(head):
+                begins.append(place)
+        if begins:
+            return list(pairwise([*begins, len(tokens)]))
     run = longest_run(tokens, min_period=4)
     if run is None or run.coverage < 2 * MIN_COVERAGE * len(tokens):
         return []
@@ -289,17 +283,6 @@ def _by_landmarks(marks: Landmarks) -> list[tuple[int, int]]:
         return []
     end = norm if norm is not None and not in_attention else len(marks.norm)
     return list(pairwise([*begins, end]))
-
-
-def _occurrences(tokens: Tokens, wanted: Tokens) -> list[int]:
-    if len(tokens) < len(wanted):
-        return []
-    windows = np.lib.stride_tricks.sliding_window_view(tokens, len(wanted))
-    places: list[int] = []
-    for place in np.flatnonzero((windows == wanted).all(axis=1)).tolist():
-        if not places or place >= places[-1] + len(wanted):
-            places.append(place)
-    return places
 
 
 def name_kinds(layers: Sequence[Tokens], word: Callable[[int], str]) -> list[str]:

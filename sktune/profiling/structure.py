@@ -1,7 +1,5 @@
 """Find the step, layer, layer kind and unit of each kernel of a profile."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -31,7 +29,14 @@ def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
     the time just before the kernel in which all streams of the device were idle, zero for the first of a step.
     """
     frame = frame.reset_index(drop=True)
-    roles = _roles(frame)
+    # A kernel's role is from its type, or from its token if the type says nothing.
+    columns = ["type", "token", "is_communication", "is_superkernel"]
+    distinct = frame.groupby(columns, sort=False).ngroup().to_numpy()
+    known_roles = []
+    for kind, token, is_communication, is_superkernel in frame[columns].drop_duplicates().itertuples(index=False):
+        role = superkernel_role(token) if is_superkernel else role_of(kind, is_communication)
+        known_roles.append(role if role is not Role.OTHER else role_of(token))
+    roles = np.array(known_roles, dtype=object)[distinct]
     main = on_main_stream(frame)
     if (frame["step"] == NO_STEP).all():
         frame["step"] = _found_steps(frame, roles, main)
@@ -39,8 +44,8 @@ def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
     frame, roles, main = frame[inside].reset_index(drop=True), roles[inside], main[inside]
     codes = _codes(frame, roles)
     layer, idle = np.full(len(frame), NO_LAYER), np.zeros(len(frame))
-    kind, unit = np.full(len(frame), "", dtype=object), np.full(len(frame), str(UnitKey.OUTSIDE), dtype=object)
-    known: dict[bytes, _Places] = {}
+    kinds, unit = np.full(len(frame), "", dtype=object), np.full(len(frame), str(UnitKey.OUTSIDE), dtype=object)
+    known: dict[bytes, tuple[npt.NDArray[np.int64], npt.NDArray[np.object_], npt.NDArray[np.object_]]] = {}
     for rows in frame.groupby("step", sort=False).indices.values():
         start = frame["start_us"].to_numpy()[rows]
         idle[rows] = start_gain(start, start + frame["duration_us"].to_numpy()[rows])[0]
@@ -53,12 +58,9 @@ def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
             known[key] = _places(codes[on_main], tokens, list(roles[on_main]))
         # A kernel of another stream is in the layer and unit that the main stream is running when it starts.
         at = np.searchsorted(frame["start_us"].to_numpy()[on_main], start, side="right") - 1
-        places = known[key]
-        layer[rows], kind[rows], unit[rows] = (
-            column[np.maximum(at, 0)] for column in (places.layer, places.kind, places.unit)
-        )
+        layer[rows], kinds[rows], unit[rows] = (column[np.maximum(at, 0)] for column in known[key])
     unit[roles == Role.COMMUNICATION] = str(UnitKey.COMMUNICATION)
-    return frame.assign(layer=layer, kind=kind, unit=unit, idle_us=idle)
+    return frame.assign(layer=layer, kind=kinds, unit=unit, idle_us=idle)
 
 
 def main_stream(frame: pd.DataFrame) -> str:
@@ -74,17 +76,6 @@ def on_main_stream(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     if beside.any() and not (rows & beside).any():
         rows = frame["stream"] == main_stream(frame[beside])
     return (rows | ~beside).to_numpy(bool)
-
-
-def _roles(frame: pd.DataFrame) -> npt.NDArray[np.object_]:
-    """Return each kernel's role from its type, or from its token if the type says nothing."""
-    columns = ["type", "token", "is_communication", "is_superkernel"]
-    distinct = frame.groupby(columns, sort=False).ngroup().to_numpy()
-    roles = []
-    for kind, token, is_communication, is_superkernel in frame[columns].drop_duplicates().itertuples(index=False):
-        role = superkernel_role(token) if is_superkernel else role_of(kind, is_communication)
-        roles.append(role if role is not Role.OTHER else role_of(token))
-    return np.array(roles, dtype=object)[distinct]
 
 
 def _codes(frame: pd.DataFrame, roles: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
@@ -113,16 +104,10 @@ def _found_steps(
     return np.where(step < 0, NO_STEP, step)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Layer, kind and unit of each kernel on the main stream of a step."""
-
-    layer: npt.NDArray[np.int64]
-    kind: npt.NDArray[np.object_]
-    unit: npt.NDArray[np.object_]
-
-
-def _places(codes: npt.NDArray[np.int64], tokens: list[str], roles: list[Role]) -> _Places:
+def _places(
+    codes: npt.NDArray[np.int64], tokens: list[str], roles: list[Role]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.object_], npt.NDArray[np.object_]]:
+    """Return layer, kind and unit of each kernel on the main stream of a step."""
     count = len(codes)
     attention, rest, norm = (np.zeros(count, dtype=bool) for _ in range(3))
     attention[attention_places(roles)] = True
@@ -138,11 +123,12 @@ def _places(codes: npt.NDArray[np.int64], tokens: list[str], roles: list[Role]) 
 
     kinds = name_kinds([codes[begin:end] for begin, end in layers], word)
     layer, kind = np.full(count, NO_LAYER), np.full(count, "", dtype=object)
-    unit = np.array([str(_outside(role)) for role in roles], dtype=object)
+    outside = {Role.EMBEDDING: UnitKey.EMBEDDING, Role.NORM: UnitKey.NORM, Role.MATMUL: UnitKey.HEAD}
+    unit = np.array([str(outside.get(role, UnitKey.OUTSIDE)) for role in roles], dtype=object)
     for index, (begin, end) in enumerate(layers):
         layer[begin:end], kind[begin:end] = index, kinds[index]
         unit[begin:end] = [str(key) for key in layer_units(tokens[begin:end], roles[begin:end])]
-    return _Places(layer, kind, unit)
+    return layer, kind, unit
 
 
 def _only_layer(roles: list[Role], norm: npt.NDArray[np.bool_]) -> tuple[int, int]:
@@ -153,8 +139,3 @@ def _only_layer(roles: list[Role], norm: npt.NDArray[np.bool_]) -> tuple[int, in
     )
     ends = [int(place) for place in np.flatnonzero(norm) if place > max(last, begin)] if last >= 0 else []
     return begin, ends[0] if ends else len(roles)
-
-
-def _outside(role: Role) -> UnitKey:
-    known = {Role.EMBEDDING: UnitKey.EMBEDDING, Role.NORM: UnitKey.NORM, Role.MATMUL: UnitKey.HEAD}
-    return known.get(role, UnitKey.OUTSIDE)

@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import fmean
 
 from sktune.profiling.analysis import Bottleneck, Bound, Profile
 from sktune.profiling.comparison import MatchedProfiles, SuperKernelGain
@@ -140,9 +140,9 @@ def _gains(comparison: MatchedProfiles) -> FigureTable:
         return FigureTable(title, columns, (), note)
     rows = tuple(
         (
-            scope, str(len(gains)), f"{_mean(len(g.replaced) for g in gains):.0f}",
-            f"{_mean(g.baseline_us for g in gains):.2f}", f"{_mean(g.candidate_us for g in gains):.2f}",
-            f"{sum(g.gain_us for g in gains):+.2f}", f"{_mean(g.noise_us for g in gains):.2f}", _verdicts(gains),
+            scope, str(len(gains)), f"{fmean(len(g.replaced) for g in gains):.0f}",
+            f"{fmean(g.baseline_us for g in gains):.2f}", f"{fmean(g.candidate_us for g in gains):.2f}",
+            f"{sum(g.gain_us for g in gains):+.2f}", f"{fmean(g.noise_us for g in gains):.2f}", _verdicts(gains),
         )
         for scope, gains in _by_scope(comparison)
     )  # fmt: skip
@@ -183,8 +183,3 @@ def _by_scope(comparison: MatchedProfiles) -> list[tuple[str, list[SuperKernelGa
 def _verdicts(gains: list[SuperKernelGain]) -> str:
     counts = Counter(gain.verdict for gain in gains)
     return str(gains[0].verdict) if len(counts) == 1 else ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return sum(listed) / len(listed)

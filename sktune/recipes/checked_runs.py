@@ -16,13 +16,12 @@ from sktune.backends import backend_info
 from sktune.core.errors import BackendError, NotDeterministicError
 from sktune.core.files import real_path
 from sktune.core.layout import Layout
-from sktune.core.outcome import Reason, Speedup
+from sktune.core.outcome import BASELINE, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.measure import samples
 from sktune.measure.latency import Measurement
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.measure.winner import BASELINE
 from sktune.program.sktune_program.task import VERIFIED_STEPS, DecodeCall, RankTask
 from sktune.recipes.agreement import decode_step, differing_state, first_difference, unverifiable_reason
 from sktune.recipes.peers import Peer
@@ -188,22 +187,16 @@ class CheckedRuns:
         task = replace(self._task, turns=turns, steps=steps, watches_state=not self.reference)
         run = self.launcher.run(task, plan, self.log(log))
         if run.failure is None:
-            run = replace(run, failure=self._unverifiable(run) or (self._unmeasured(run) if is_timed else None))
+            function = self._task.decode.function if self._task.decode else ""
+            of_ranks = (unverifiable_reason(each, function, is_stateless=self.recipe.stateless) for each in run.reports)
+            detail = next(filter(None, of_ranks), "")
+            if is_timed and not detail:
+                least = MIN_ALTERNATING if self.alternates else MIN_STEPS
+                detail = unmeasured_reason(self.recipe, run.step_ms, least)
+            run = replace(run, failure=Failure(Reason.CRASHED, detail) if detail else None)
         if run.step_ms and run.failure is None and is_timed:
             self._save_samples(log, run)
         return run
-
-    def _unverifiable(self, run: ProgramRun) -> Failure | None:
-        """Return why a run that ended normally cannot be verified."""
-        function = self._task.decode.function if self._task.decode else ""
-        reasons = (unverifiable_reason(each, function, is_stateless=self.recipe.stateless) for each in run.reports)
-        detail = next(filter(None, reasons), "")
-        return Failure(Reason.CRASHED, detail) if detail else None
-
-    def _unmeasured(self, run: ProgramRun) -> Failure | None:
-        """Return why a run that ended normally has no figure."""
-        detail = unmeasured_reason(self.recipe, run.step_ms, MIN_ALTERNATING if self.alternates else MIN_STEPS)
-        return Failure(Reason.CRASHED, detail) if detail else None
 
     def _save_samples(self, log: str, run: ProgramRun) -> None:
         step_ms = run.step_ms

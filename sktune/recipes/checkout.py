@@ -32,7 +32,7 @@ _WITH_OTHER_YAML = 'cd {folder} && declare -rx YAML_FILE_NAME="$0" && source ./i
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A checkout, or None of it is used: ``root`` has ``SCRIPT``, or in older releases the functions behind it."""
+    """A checkout of cann-recipes-infer: ``root`` has ``SCRIPT`` or, in older releases, the functions that it calls."""
 
     root: Path
 

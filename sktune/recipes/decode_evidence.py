@@ -151,12 +151,10 @@ class _Reading:
                 return f"{node.lineno} {_last_name(node.func)}"
             elif isinstance(node, ast.For | ast.While) and uses_models:
                 calls = (_last_name(each.func) for each in ast.walk(node) if isinstance(each, ast.Call))
-                if name := next((name for name in calls if _DECODES.search(name) and self._is_own(name)), ""):
+                own = {name for each in self._sources.values() for name in each.named}
+                if name := next((name for name in calls if _DECODES.search(name) and name in own), ""):
                     return f"{node.lineno} {name}"
         return ""
-
-    def _is_own(self, name: str) -> bool:
-        return any(name in source.named for source in self._sources.values())
 
 
 def _own_nodes(scope: Scope) -> Iterator[ast.AST]:

@@ -138,7 +138,8 @@ def _start_command(folder: Path) -> list[str]:
     """
     scripts = [path for path in (folder / "infer.sh", folder / "run.sh") if path.is_file()]
     if scripts:
-        if not any(decode_evidence(path, folder) for path in _started_by(scripts[0], folder)):
+        named = (folder / name for name in re.findall(r"[\w./-]+\.py\b", source_text(scripts[0])))
+        if not any(decode_evidence(path, folder) for path in named if path.is_file()):
             raise BadInputError(
                 f"{scripts[0]} starts no Python program of its folder in which a decode step is seen: {_EVIDENCE}; if "
                 "it has one, give the command with --command"
@@ -170,12 +171,6 @@ def _add_program(draft: RecipeDraft, program: Path, folder: Path) -> None:
                 f"give the whole command with --command: {program.name} reads its command line, and is given no "
                 "arguments"
             )
-
-
-def _started_by(script: Path, folder: Path) -> list[Path]:
-    """Return the Python files below the script's folder that it names."""
-    names = re.findall(r"[\w./-]+\.py\b", source_text(script))
-    return [folder / name for name in names if (folder / name).is_file()]
 
 
 def _chosen(configs: list[Path], yaml_file: Path | None, folder: Path) -> Path:

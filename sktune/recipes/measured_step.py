@@ -60,7 +60,11 @@ def add_measured_step(draft: RecipeDraft, program: MeasuredProgram) -> None:
     length = _add_context(draft, program, copy)
     _add_role(draft, program, length)
     _add_weights(draft, program)
-    _add_placeholders(draft, program)
+    scripts = launch_scripts(shlex.split(draft.values["command"]), program.root)
+    places = [f"{each.text} ({each.file.relative_to(program.root)}:{each.line})" for each in scripts.placeholders()]
+    places += [f"{path}: {value} (the YAML)" for path, value in program.settings.items() if is_placeholder(value)]
+    if places:
+        draft.to_do.append(f"fill in the placeholders, without which no run starts: {', '.join(places)}")
 
 
 def _add_context(draft: RecipeDraft, program: MeasuredProgram, copy: Mapping[str, Any]) -> str:
@@ -163,11 +167,3 @@ def _add_weights(draft: RecipeDraft, program: MeasuredProgram) -> None:
             "all weights are loaded at each start; if that takes long, first try a search with " + " and ".join(faster)
             + " in yaml.set"
         )  # fmt: skip
-
-
-def _add_placeholders(draft: RecipeDraft, program: MeasuredProgram) -> None:
-    scripts = launch_scripts(shlex.split(draft.values["command"]), program.root)
-    places = [f"{each.text} ({each.file.relative_to(program.root)}:{each.line})" for each in scripts.placeholders()]
-    places += [f"{path}: {value} (the YAML)" for path, value in program.settings.items() if is_placeholder(value)]
-    if places:
-        draft.to_do.append(f"fill in the placeholders, without which no run starts: {', '.join(places)}")

@@ -82,7 +82,10 @@ class ProgramChecks:
         """
         refusing, undecided, refused_before = [], [], []
         for file, function in self._functions:
-            old, new = _raised(function, before), _raised(function, after)
+            readings = _Reading(before), _Reading(after)
+            for reading in readings:
+                reading.run(function.body, {}, True, None)
+            old, new = (reading.raised for reading in readings)
             refused_before += [Check(file, *where) for where, truth in old.items() if truth is True]
             for where, truth in new.items():
                 was = old.get(where, False)
@@ -93,16 +96,13 @@ class ProgramChecks:
         return CheckedSettings(tuple(refusing), tuple(undecided), frozenset(refused_before))
 
 
-def _raised(function: ast.FunctionDef, settings: Mapping[str, Any]) -> dict[tuple[int, str], Truth]:
-    """Return whether the conditions before each ``raise`` hold, by line and source."""
-    reading = _Reading(settings)
-    reading.run(function.body, {}, True, None)
-    return reading.raised
-
-
 @dataclass
 class _Reading:
-    """Follows the statements of one function with what is known of the settings."""
+    """Follows the statements of one function with what is known of the settings.
+
+    Attributes:
+        raised: whether the conditions before each ``raise`` hold, by line and source.
+    """
 
     settings: Mapping[str, Any]
     raised: dict[tuple[int, str], Truth] = field(default_factory=dict)
@@ -162,12 +162,17 @@ class _Reading:
             case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
                 values = [self._value(part, names) for part in parts]
                 return UNKNOWN if UNKNOWN in values else values
-            case ast.Name(id=name):
-                return names[name] if name in names else self.settings.get(_global_setting(name), UNKNOWN)
+            case ast.Name(id=name) if name in names:
+                return names[name]
+            case ast.Name(id=name) if name.isupper():  # a module's global that holds a setting: _PLATFORM_VERSION
+                return self.settings.get(name.strip("_").lower(), UNKNOWN)
             case ast.Attribute(attr=name):
                 return self.settings.get(name, UNKNOWN)
             case ast.Call(func=ast.Attribute(attr="get", value=owner), args=[ast.Constant(value=str(name)), *rest]):
-                return self._looked_up(name, owner, rest, names)
+                if name in self.settings:
+                    return self.settings[name]
+                is_settings = any(_SETTINGS.search(word) for word in _words(owner))
+                return self._value(rest[0], names) if rest and is_settings else UNKNOWN
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 truth = _truth(self._value(operand, names))
                 return UNKNOWN if truth is UNKNOWN else not truth
@@ -176,12 +181,6 @@ class _Reading:
             case ast.Compare(left=left, ops=operations, comparators=others):
                 return self._compared(left, operations, others, names)
         return UNKNOWN
-
-    def _looked_up(self, name: str, owner: ast.expr, default: list[ast.expr], names: Mapping[str, Any]) -> Any:
-        if name in self.settings:
-            return self.settings[name]
-        is_settings = any(_SETTINGS.search(word) for word in _words(owner))
-        return self._value(default[0], names) if default and is_settings else UNKNOWN
 
     def _compared(
         self, left: ast.expr, operations: list[ast.cmpop], others: list[ast.expr], names: Mapping[str, Any]
@@ -208,11 +207,6 @@ def _joined(is_and: bool, truths: Sequence[Truth]) -> Truth:
     if decisive in truths:
         return decisive
     return UNKNOWN if UNKNOWN in truths else is_and
-
-
-def _global_setting(name: str) -> str:
-    """Return the setting that a module's global such as ``_PLATFORM_VERSION`` holds."""
-    return name.strip("_").lower() if name.isupper() else ""
 
 
 def _words(node: ast.expr) -> Iterator[str]:

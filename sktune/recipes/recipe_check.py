@@ -5,7 +5,6 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from sktune.recipes.launch_scripts import is_placeholder, launch_scripts
 from sktune.recipes.measured_step import DUMMY, LAYERS
 from sktune.recipes.peers import LocalPeer
 from sktune.recipes.recipe_draft import by_key, read_settings
-from sktune.recipes.yaml_copy import COPY_HEAD, copy_paths, varied_yaml
+from sktune.recipes.yaml_copy import copy_paths, is_foreign, varied_yaml
 from sktune.targets.recipe import Recipe, read_recipe
 
 OTHER_INFERENCE = "other inference"
@@ -43,15 +42,6 @@ def examine_recipe(path: Path, python: str | None = None) -> tuple[Finding, ...]
         BadInputError: ``python`` does not exist or is no Python.
     """
     return tuple(_RecipeCheck(read_recipe(path), python).findings())
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """The weights that a program loads: their folder, size in bytes, and whether random ones replace them."""
-
-    folder: Path
-    size: int
-    are_random: bool
 
 
 class _RecipeCheck:
@@ -78,8 +68,13 @@ class _RecipeCheck:
         yield from self._weights(settings)
         yield from self._ports()
         yield from self._logs()
-        yield from self._space()
-        yield self._others()
+        if self._recipe.space and not self._recipe.space.is_file():
+            yield _finding("space", State.MISSING, f"there is no file {self._recipe.space}", "fix the recipe's space")
+        if other := LocalPeer().other_inference(self._recipe.other_inference):
+            fix = "end it, or wait; it would disturb every measurement"
+            yield _finding(OTHER_INFERENCE, State.WRONG, f"process {other[0]} runs ({other[1][:80]})", fix)
+        else:
+            yield _finding(OTHER_INFERENCE, State.OK, "none runs")
         yield from self._python_findings()
 
     def _command(self) -> Finding:
@@ -105,9 +100,9 @@ class _RecipeCheck:
         except SktuneError as failure:
             return _finding("YAML", State.WRONG, str(failure), "fix the recipe's yaml")
         copy = copy_paths(file, [])[0]
-        if os.path.lexists(copy):
-            if copy.is_symlink() or not source_text(copy).startswith(COPY_HEAD):
-                return _finding("YAML", State.WRONG, f"{copy} is yours, and its copy would overwrite it", "rename it")
+        if is_foreign(copy):
+            return _finding("YAML", State.WRONG, f"{copy} is yours, and its copy would overwrite it", "rename it")
+        if copy.exists():
             return _finding("YAML", State.OK, f"{file}; a copy is there, of a search that runs or was killed")
         if not os.access(file.parent, os.W_OK):
             fix = "make it writable; launch scripts look for the copy there"
@@ -161,8 +156,7 @@ class _RecipeCheck:
             yield _finding("weights", State.MISSING, f"{folder}: {what}", fix)
             return
         size = sum(file.stat().st_size for file in folder.iterdir() if file.suffix in _WEIGHTS and file.is_file())
-        weights = _Weights(folder, size, settings.get(DUMMY) is False)
-        if weights.are_random:
+        if settings.get(DUMMY) is False:
             yield _finding("weights", State.OK, f"random ones, of the shapes in {folder / 'config.json'}")
         elif not size:
             fix = "download the weights there, or set with_ckpt: false for random ones"
@@ -205,16 +199,6 @@ class _RecipeCheck:
             yield _finding("logs", State.OK, f"{folder} can be written")
         else:
             yield _finding("logs", State.WRONG, f"{there} cannot be written", "make it writable for the program")
-
-    def _space(self) -> Iterator[Finding]:
-        if self._recipe.space and not self._recipe.space.is_file():
-            yield _finding("space", State.MISSING, f"there is no file {self._recipe.space}", "fix the recipe's space")
-
-    def _others(self) -> Finding:
-        if other := LocalPeer().other_inference(self._recipe.other_inference):
-            fix = "end it, or wait; it would disturb every measurement"
-            return _finding(OTHER_INFERENCE, State.WRONG, f"process {other[0]} runs ({other[1][:80]})", fix)
-        return _finding(OTHER_INFERENCE, State.OK, "none runs")
 
     def _python_findings(self) -> Iterator[Finding]:
         sourced = [Path(path) for _, _, path in self._scripts.environment_files() if Path(path).is_file()]

@@ -24,9 +24,9 @@ MIN_NEW_TOKENS = 32
 PLATFORM = "platform_version"
 _PLATFORMS = ("A2", "A3", "950")
 _NAMES_MODE = {NEEDED_MODE: re.compile(r"ge_?graph"), CAPTURED_MODE: re.compile(r"npugraph_ex")}
-"""What sources say that run in a mode."""
+"""By mode, the pattern that a model's sources contain if they support it."""
 _MODES = {"eager": "nothing is compiled in it"}
-"""What is true of modes that have no scopes."""
+"""By mode without scopes, the reason, for messages."""
 
 
 @dataclass
@@ -157,10 +157,8 @@ def copy_mode(settings: Mapping[str, Any], sources: list[Path], folder: Path) ->
         sources: the program's.
         folder: of the model, whose sources name the modes.
     """
-    if is_captured(settings):
-        return CAPTURED_MODE
-    if MODE not in by_key(settings) or by_key(settings)[MODE] == NEEDED_MODE:
-        return NEEDED_MODE
+    if (mode := by_key(settings).get(MODE, NEEDED_MODE)) in (NEEDED_MODE, CAPTURED_MODE):
+        return str(mode)
     named = _named_modes(sources, folder) or [NEEDED_MODE]
     return next((mode for mode in named if not _refusing(_verdicts(sources, settings, mode))), named[0])
 
@@ -177,7 +175,9 @@ def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any
     Raises:
         BadInputError: the program's own checks in ``sources`` refuse the copy, or the model's own the YAML.
     """
-    for check in _refusing_yaml(sources, settings):
+    known = {STATIC_KERNELS: False, **by_key(settings)}
+    refusing_yaml = _refused_everywhere(_by_platform(sources, known, known))
+    for check in sorted(refusing_yaml, key=lambda check: (str(check.file), check.line)):
         if check.file.is_relative_to(folder):
             raise BadInputError(
                 f"{draft.values['name']} cannot be tuned: the program refuses the YAML as it is, as "
@@ -204,11 +204,6 @@ def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any
     draft.unknown += _doubts(verdicts, draft, mode)
     if mode not in named:
         draft.unknown.append(f"whether {folder.name} runs in {mode}: its sources do not mention it")
-
-
-def is_captured(settings: Mapping[str, Any]) -> bool:
-    """Whether a program with these settings, by dotted path, uses npugraph_ex."""
-    return by_key(settings).get(MODE) == CAPTURED_MODE
 
 
 def _add_static_kernels(draft: RecipeDraft, settings: Mapping[str, Any]) -> None:
@@ -245,13 +240,6 @@ def _by_platform(
 
 def _refused_everywhere(verdicts: Mapping[str, CheckedSettings]) -> frozenset[Check]:
     return frozenset.intersection(*(verdict.refused_before for verdict in verdicts.values()))
-
-
-def _refusing_yaml(sources: list[Path], settings: Mapping[str, Any]) -> list[Check]:
-    """Return the checks that refuse the YAML itself, on every platform."""
-    known = {STATIC_KERNELS: False, **by_key(settings)}
-    refusing = _refused_everywhere(_by_platform(sources, known, known))
-    return sorted(refusing, key=lambda check: (str(check.file), check.line))
 
 
 def _refusing(verdicts: Mapping[str, CheckedSettings]) -> Check | None:

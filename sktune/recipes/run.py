@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import re
 import shutil
 import signal
 import time
@@ -11,18 +12,17 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sktune.core.errors import BackendError, MachineError, OutOfTimeError, PeerLostError
+from sktune.core.errors import MEND_MACHINE, BackendError, MachineError, OutOfTimeError, PeerLostError
 from sktune.core.files import real_path
 from sktune.core.outcome import Reason, Stage
 from sktune.core.plan import Plan
 from sktune.program.sktune_program.launch import RUN_VARIABLE
 from sktune.program.sktune_program.task import HOST_RANK_VARIABLE, HOSTS_VARIABLE, RankTask
-from sktune.recipes.latency_lines import step_latencies_ms
 from sktune.recipes.peers import HostCommand, HostState, LocalPeer, Peer
 from sktune.recipes.rank_reports import RankReport, read_reports
 from sktune.recipes.yaml_copy import copy_paths, written_copies
 from sktune.targets.recipe import LatencyLines, Recipe
-from sktune.worker.machine import MEND_MACHINE, rename_old
+from sktune.worker.machine import rename_old
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,10 @@ class Launcher:
             PeerLostError: another host is lost.
         """
         self._wait_for_others()
-        folder = self._new_folder()
+        names = [path.name.removeprefix("run-") for path in self._folder.glob("run-*")]
+        number = max((int(name) for name in names if name.isdigit()), default=0) + 1
+        folder = self._run_folder = self._folder / f"run-{number:04d}"
+        folder.mkdir(parents=True)
         replace(task, scopes=plan.marked, options=dict(plan.options)).write(folder)
         outputs = [log, *(log.with_suffix(f".host-{host}.log") for host in range(1, len(self._hosts)))]
         for output in outputs:
@@ -126,7 +129,9 @@ class Launcher:
             for number in range(len(self._hosts)):
                 _link_missing(self._cache(plan, number) / SHARED, self._caches / SHARED)
         logs = self._logs(outputs, earlier)
-        self._copy_logs(logs, log)
+        for path in logs if self._recipe.logs else ():
+            of_hosts = [f"host-{host}." for host, copy in enumerate(self._copies) if host and copy.stem in str(path)]
+            shutil.copy(path, log.with_name(f"{log.stem}.{''.join(of_hosts)}{path.name}"))
         step_ms = () if failure else self._latencies(reports, logs)
         return ProgramRun(reports, failure, step_ms, began, time.monotonic() - began)
 
@@ -141,13 +146,6 @@ class Launcher:
         folder = self._run_folder
         logs = [_of_host(folder, host) / "log" for host in range(len(self._hosts))] if folder else []
         return sorted(file for log in logs for file in log.rglob("*.log"))
-
-    def _new_folder(self) -> Path:
-        names = [path.name.removeprefix("run-") for path in self._folder.glob("run-*")]
-        number = max((int(name) for name in names if name.isdigit()), default=0) + 1
-        self._run_folder = self._folder / f"run-{number:04d}"
-        self._run_folder.mkdir(parents=True)
-        return self._run_folder
 
     def _command(self, host: int, folder: Path, plan: Plan, log: Path) -> HostCommand:
         """Return the command for one of the hosts, whose folders exist then."""
@@ -181,7 +179,11 @@ class Launcher:
         while True:
             now = time.monotonic()
             reports = read_reports(folder, self._names)
-            states = self._states(reports)
+            running = [report for report in reports if not report.has_ended]
+            states = [
+                host.poll([report.pid for report in running if report.host == number])
+                for number, host in enumerate(self._hosts)
+            ]
             if all(state.exit_code is not None for state in states):
                 failed = next((self._exit_text(number, state) for number, state in enumerate(states)
                                if state.exit_code), "")  # fmt: skip
@@ -189,26 +191,20 @@ class Launcher:
             if now >= self.deadline_s:
                 raise OutOfTimeError
             if now - began > self._recipe.timeout_s:
-                return Failure(
-                    Reason.TIMEOUT,
-                    f"the run did not end within {self._recipe.timeout_s:g} s{_unfinished_text(reports)}",
-                )
+                stuck = "".join(f"; {report.name} is stuck {report.progress}" for report in running)
+                return Failure(Reason.TIMEOUT, f"the run did not end within {self._recipe.timeout_s:g} s{stuck}")
             lost = self._loss(reports, states)
             lost_since = (lost_since or now) if lost else None
             if lost_since and now - lost_since > ORPHAN_S:
                 return Failure(Reason.CRASHED, f"{lost}, and the others went on")
-            done_since = (done_since or now) if self._is_done(reports, states) else None
+            # Command and ranks may have ended while something else still runs.
+            is_done = not running and len(reports) == self._recipe.all_ranks
+            is_done &= not any(state.is_running for state in states)
+            done_since = (done_since or now) if is_done else None
             if done_since and now - done_since > ORPHAN_S:
                 logger.warning("the program has ended, but not all that it started: killing the rest")
                 self.stop()
             time.sleep(POLL_S)
-
-    def _states(self, reports: Sequence[RankReport]) -> list[HostState]:
-        running = [report for report in reports if not report.has_ended]
-        return [
-            host.poll([report.pid for report in running if report.host == number])
-            for number, host in enumerate(self._hosts)
-        ]
 
     def _exit_text(self, host: int, state: HostState) -> str:
         code = state.exit_code or 0
@@ -223,11 +219,6 @@ class Launcher:
                 return f"{report.name} died {report.progress}"
         failed = (self._exit_text(number, state) for number, state in enumerate(states) if state.exit_code)
         return next(failed, "")
-
-    def _is_done(self, reports: Sequence[RankReport], states: Sequence[HostState]) -> bool:
-        """Whether command and ranks have ended, whatever else still runs."""
-        have_ended = len(reports) == self._recipe.all_ranks and all(report.has_ended for report in reports)
-        return have_ended and not any(state.is_running for state in states)
 
     def _incomplete(self, reports: Sequence[RankReport], outputs: Sequence[Path]) -> Failure | None:
         """Return why the reports of a run that ended are not complete."""
@@ -260,11 +251,6 @@ class Launcher:
             return list(outputs)
         # Not those changed since its start: the clock may have been set back.
         return [path for path, changed_ns in self._log_files().items() if earlier.get(path) != changed_ns]
-
-    def _copy_logs(self, logs: Sequence[Path], log: Path) -> None:
-        for path in logs if self._recipe.logs else ():
-            hosts = [f"host-{host}." for host, copy in enumerate(self._copies) if host and copy.stem in str(path)]
-            shutil.copy(path, log.with_name(f"{log.stem}.{''.join(hosts)}{path.name}"))
 
     def _latencies(self, reports: Sequence[RankReport], logs: Sequence[Path]) -> tuple[tuple[float, ...], ...]:
         wanted = self._recipe.latency
@@ -342,7 +328,49 @@ def last_line_text(log: Path) -> str:
     return f"; its last line: {last[:200]}" if last else ""
 
 
-def _unfinished_text(reports: Sequence[RankReport]) -> str:
-    """Return how far each rank got that has not ended, as the end of a message."""
-    unfinished = [report for report in reports if not report.has_ended]
-    return "".join(f"; {report.name} is stuck {report.progress}" for report in unfinished)
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+_MAIN = re.compile(rf"\[Main\] Inference time \(decode\): {_NUMBER} ms")
+_DRAFT = re.compile(rf"\[MTP \d+\] Inference time \(decode\): {_NUMBER} ms")
+_OTHERS = [
+    re.compile(rf"inference time cost of decode is {_NUMBER} ms"),
+    re.compile(rf"\[decode\] inference time cost {_NUMBER} ms"),
+    re.compile(rf"main and mtp model average inference time cost is {_NUMBER} ms"),
+    re.compile(rf"(?:decode )?average inference time cost is {_NUMBER} ms"),
+]
+"""Lines for single steps come first: each average leaves out other steps."""
+
+
+def step_latencies_ms(text: str, pattern: str | None = None) -> list[float]:
+    """Return the latencies in a log, in order; a lone average counts as one latency.
+
+    The known formats are those of cann-recipes-infer: executor/core/scheduler/scheduler.py (one line per step) and
+    executor/offline/infer.py (averages) of hicann/cann-recipes-infer, and the runners that some of its models have.
+    A draft model's part (``[MTP 0]``) belongs to the step before it.
+
+    Args:
+        text: the log.
+        pattern: the user's regular expression, whose first group is milliseconds, NaN if it is not a number; None for
+            the known formats.
+    """
+    if pattern is not None:
+        return [_milliseconds(match.group(1)) for match in re.finditer(pattern, text)]
+    steps: list[float] = []
+    for line in text.splitlines():
+        if main := _MAIN.search(line):
+            steps.append(float(main.group(1)))
+        elif steps and (draft := _DRAFT.search(line)):
+            steps[-1] += float(draft.group(1))
+    if steps:
+        return steps
+    for line_format in _OTHERS:
+        if latencies := [float(number) for number in line_format.findall(text)]:
+            return latencies
+    return []
+
+
+def _milliseconds(text: str | None) -> float:
+    """Parse a number that may have thousands separators; NaN, which no run accepts, if it is not a number."""
+    try:
+        return float((text or "").replace(",", ""))
+    except ValueError:
+        return math.nan

@@ -12,12 +12,11 @@ from typing import Any, Self, TypeVar
 from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
 from sktune.core.errors import BackendError, BadInputError
-from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup, Stage
+from sktune.core.outcome import BASELINE, FinalRow, Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
-from sktune.measure.winner import BASELINE
 from sktune.program.sktune_program.task import VERIFIED_STEPS
 from sktune.recipes.agreement import first_difference, verification
 from sktune.recipes.checked_runs import BASELINES, CheckedRuns
@@ -110,7 +109,11 @@ class ProgramRunner:
             NotDeterministicError: the outputs of two baseline runs differ.
         """
         if self._opened is None:
-            self._check_hosts()
+            hosts, yaml = self._setup.hosts, self._recipe.yaml
+            if self._recipe.hosts != max(1, len(hosts)):
+                raise BadInputError(needs_cluster(self._recipe.name, self._recipe.hosts))
+            if hosts:
+                check_shared(hosts, [self._setup.folder, self._setup.cache, *([yaml.file.parent] if yaml else [])])
             layout, inspection_s = self._runs.inspect(self._space)
             baselines = [self._runs.baseline(f"baseline-{number}.log") for number in range(1, BASELINES + 1)]
             if self._runs.alternates:
@@ -118,13 +121,6 @@ class ProgramRunner:
             seconds = {"load": inspection_s, "baseline": mean(run.seconds for run in baselines)}
             self._opened = Opened(layout, self._description(), seconds, self._facts(), traits=self._traits)
         return self._opened
-
-    def _check_hosts(self) -> None:
-        hosts, yaml = self._setup.hosts, self._recipe.yaml
-        if self._recipe.hosts != max(1, len(hosts)):
-            raise BadInputError(needs_cluster(self._recipe.name, self._recipe.hosts))
-        if hosts:
-            check_shared(hosts, [self._setup.folder, self._setup.cache, *([yaml.file.parent] if yaml else [])])
 
     def _description(self) -> str:
         ignored = [f"{name} of rank {rank}" for rank, name in sorted(self._runs.ignored)]
@@ -168,7 +164,9 @@ class ProgramRunner:
             outcome = self._explained(outcome, plan, job.log)
         is_only = len(plan.scopes) == 1 and not outcome.is_feasible
         blamed = plan.scopes[0].label if is_only else outcome.blamed
-        return replace(outcome, seconds=_seconds(run), blamed=blamed, log=str(self._runs.logs / job.log))
+        compile_s = max((each.compile_s or 0.0 for each in run.reports), default=0.0)
+        seconds = {"compile": compile_s, "measure": max(0.0, run.seconds - compile_s)}
+        return replace(outcome, seconds=seconds, blamed=blamed, log=str(self._runs.logs / job.log))
 
     def _outcome(self, run: ProgramRun, plan: Plan, threshold: Threshold) -> Outcome:
         if run.failure:
@@ -285,8 +283,3 @@ def _blaming(verified: Verification, plan: Plan) -> Verification:
     """Add the scope that changes bits, if the plan has only one scope."""
     is_known = verified.difference and len(plan.scopes) == 1
     return replace(verified, changes_bits=(plan.scopes[0].label,)) if is_known else verified
-
-
-def _seconds(run: ProgramRun) -> dict[str, float]:
-    compile_s = max((report.compile_s or 0.0 for report in run.reports), default=0.0)
-    return {"compile": compile_s, "measure": max(0.0, run.seconds - compile_s)}

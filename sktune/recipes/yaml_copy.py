@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from sktune.core.errors import TargetError
-from sktune.core.files import read_text, write_text
+from sktune.core.files import read_text, source_text, write_text
 from sktune.core.plain_data import load_yaml
 from sktune.targets.recipe import COPY_SUFFIX, FLAG, YamlFile
 
@@ -43,7 +43,7 @@ def written_copies(program: YamlFile, copies: Sequence[Path]) -> Iterator[None]:
         TargetError: the YAML cannot be changed, or a copy would overwrite a file of the user's.
     """
     for copy in copies:
-        if os.path.lexists(copy) and (copy.is_symlink() or not _is_copy(copy)):
+        if is_foreign(copy):
             raise TargetError(
                 f"{copy} was not written by sktune, and the copy of {program.file.name} would overwrite it; rename it"
             )
@@ -86,6 +86,8 @@ def _turn_scopes_off(data: dict[str, Any]) -> None:
             _turn_scopes_off(value)
 
 
-def _is_copy(path: Path) -> bool:
-    """Return whether a file is a copy that a killed search left behind."""
-    return read_text(path, TargetError, "rename it").startswith(COPY_HEAD)
+def is_foreign(path: Path) -> bool:
+    """Whether something is at the path of a copy, and is none that a killed search left behind."""
+    if not os.path.lexists(path):
+        return False
+    return path.is_symlink() or not source_text(path).startswith(COPY_HEAD)

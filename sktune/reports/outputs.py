@@ -9,11 +9,8 @@ from sktune.core.errors import StudyError
 from sktune.core.files import write_text
 from sktune.core.language import Language
 from sktune.core.plan_file import ARTIFACTS
-from sktune.reports.page.page import page_html
 from sktune.reports.plan_output import plan_yaml
 from sktune.reports.study import report_markdown
-from sktune.reports.time_spent import trace_json
-from sktune.reports.trials_table import trials_csv
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.study.storage import undamaged
 
@@ -21,10 +18,24 @@ if TYPE_CHECKING:
     from sktune.profiling.analysis import Profile
 
 PAGE, TRACE = "report.html", "trace.json"
+
+
+def _page(result: SearchResult, language: Language = "en", profiles: "tuple[Profile, ...]" = ()) -> str:
+    from sktune.reports.page.page import page_html  # with the figures; who only shows a study does not wait for it
+
+    return page_html(result, language, profiles)
+
+
+def _trials(result: SearchResult) -> str:
+    from sktune.reports.trials_table import trials_csv  # with pandas
+
+    return trials_csv(result)
+
+
 OUTPUTS: Mapping[str, Callable[[SearchResult], str | None]] = {
-    PAGE: page_html,
+    PAGE: _page,
     "report.md": report_markdown,
-    "trials.csv": trials_csv,
+    "trials.csv": _trials,
     BEST_PLAN: lambda result: plan_yaml(result) if result.winner else None,
 }
 """By file name, the function that returns its text, or None if there must be no such file."""
@@ -54,8 +65,10 @@ def write(
     """
     with undamaged(result.study):
         texts = {name: text_of(result) for name, text_of in OUTPUTS.items() if name != PAGE}
-        texts[PAGE] = page_html(result, language, profiles)
+        texts[PAGE] = _page(result, language, profiles)
         if trace:
+            from sktune.reports.time_spent import trace_json
+
             texts[TRACE] = trace_json(result)
     try:
         if not result.delivery:

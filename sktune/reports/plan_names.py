@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from sktune.core.language import Sentences
 from sktune.core.layout import OUTSIDE, Layout
+from sktune.core.outcome import BASELINE, BASELINE_REPEAT
 from sktune.core.plan import Option, Options, Plan, Scope, options_text
-from sktune.measure.winner import BASELINE, BASELINE_REPEAT
 from sktune.reports.texts import TEXTS
 
 ENGLISH = Sentences(TEXTS, "en")

@@ -28,20 +28,10 @@ from scipy.special import ndtri
 
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OUT, SearchSpace, StartingPoint
+from sktune.learning.attributes import ORIGIN, PROBE, REPEAT, amended
 from sktune.learning.best_partition import Partitioner, Solution
 from sktune.learning.evidence import Vector
-from sktune.learning.history import (
-    ORIGIN,
-    PROBE,
-    REPEAT,
-    Belief,
-    Combination,
-    CompletePlan,
-    Learned,
-    Point,
-    amended,
-    own_effects,
-)
+from sktune.learning.history import Belief, Combination, CompletePlan, Learned, Point, own_effects
 from sktune.learning.savings import Described, Posterior, Singles
 from sktune.learning.threads import one_blas_thread
 from sktune.samplers.probes import Prober
@@ -241,7 +231,7 @@ plans wait."""
 FAILURE_PRICE = 0.008
 """Cost of a failure, as a share of the best plan's saving: plans that promise almost nothing are not worth a risk."""
 MAX_AVERSE = 8
-"""Combinations of options that the means are considered with if risk has a cost; otherwise all."""
+"""How many of each posterior mean's best combinations of options are candidates where risk has a cost; else all are."""
 
 
 @dataclass(frozen=True, slots=True)

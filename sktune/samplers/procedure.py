@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, Values
-from sktune.learning.history import OUTCOME, PROBE
+from sktune.learning.attributes import OUTCOME, PROBE
 from sktune.study.strategy import distributions
 
 

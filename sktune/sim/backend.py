@@ -1,6 +1,6 @@
-"""The backends sim and sim-npugraph-ex: a plan's latency on a simulated Atlas A3, by either way to SuperKernels.
+"""The backend sim: a plan's latency on a simulated Atlas A3, whose SuperKernels are GE's.
 
-The operators of sim are those of TorchAir's GE graph if torch_npu is installed, else those of a traced step. Nothing is
+Its operators are those of TorchAir's GE graph if torch_npu is installed, else those of a traced step. Nothing is
 compiled: the target's step runs unchanged, on the CPU or only on shapes (device ``meta``), so there is nothing to
 verify.
 """
@@ -18,7 +18,6 @@ from sktune.ascend.scope_check import CheckedScope
 from sktune.ascend.superkernel_pass import cuts_text
 from sktune.ascend.unit_kernels import units_plan
 from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
-from sktune.backends.npu.backend import NpuBackend
 from sktune.core.errors import BackendError, SimulationError
 from sktune.core.fused_scopes import FusedScope, alike_together
 from sktune.core.layout import Kernel, KernelCore, Layout
@@ -27,9 +26,9 @@ from sktune.core.scope_times import Part, scope_times
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.sim.deployment import deploy, deployment_notes
 from sktune.sim.ge import from_ge_graph
-from sktune.sim.model import SimulatedFailure, StepModel, StepPart
+from sktune.sim.model import SimulatedFailure, StepModel
 from sktune.sim.operators import Operator, from_kernel_table
-from sktune.sim.paths import CapturedPath, GePath, SuperKernelPath
+from sktune.sim.paths import GePath, SuperKernelPath
 from sktune.sim.superkernel import core_in_superkernel
 from sktune.sim.trace import trace_operators
 from sktune.targets.base import Inputs, Target
@@ -102,7 +101,7 @@ class SimBackend:
         step = self._model.step(plan)
         if isinstance(step, SimulatedFailure):
             raise CompileError(step.detail, step.reason, step.blamed)
-        fused = _fused(step.spans)
+        fused = alike_together(FusedScope((span.label,), span.parts) for span in step.spans if span.label is not None)
         scopes = {scope.label: scope for scope in plan.scopes}
         cuts = {span.label: span.cuts for span in step.spans}
         parts = [Part(scopes.get(span.label or ""), span.baseline_us / 1e3, span.time_us / 1e3) for span in step.spans]
@@ -135,20 +134,6 @@ class SimBackend:
         return {}
 
 
-class CapturedSimBackend(SimBackend):
-    """Simulates plans for npugraph_ex: always over a traced step, or a profile."""
-
-    _path = CapturedPath
-
-    def with_operators(self, layout: Layout) -> Layout:
-        """See ``Backend.with_operators``: what the sampler concludes from operators are the rules of GE."""
-        return layout
-
-
-def _fused(spans: Sequence[StepPart]) -> tuple[FusedScope, ...]:
-    return alike_together(FusedScope((span.label,), span.parts) for span in spans if span.label is not None)
-
-
 def _line(scope: FusedScope, cuts: Sequence[tuple[str, str]]) -> str:
     """Return what a scope became and why it was cut, for people."""
     kinds = Counter(part.superkernel for part in scope.parts if part.superkernel)
@@ -171,6 +156,8 @@ def _converted(target: Target, layout: Layout, inputs: Inputs) -> GeGraph | None
     """Return the GE graph in which each unit is a scope; None if TorchAir is missing or cannot convert the step."""
     if importlib.util.find_spec("torch_npu") is None or any(value.is_meta for value in target.module.parameters()):
         return None
+    from sktune.backends.npu.backend import NpuBackend  # only where torch_npu is installed
+
     with TemporaryDirectory() as folder:
         try:
             return NpuBackend(target, layout, inputs, Path(folder)).graph_of(units_plan(layout))

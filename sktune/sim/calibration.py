@@ -1,4 +1,4 @@
-"""Calibration: fits the cost model's constants to profiles of the user's device.
+"""``sktune calibrate`` as functions: fit the cost model's constants to profiles, or take over what a study has found.
 
 Linear least squares throughout. A constant that the profiles do not determine keeps its value, and the result says why:
 
@@ -12,19 +12,36 @@ Linear least squares throughout. A constant that the profiles do not determine k
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 
 from sktune.ascend.kernel_name import SUPERKERNEL
 from sktune.ascend.superkernel_parts import Refusal
+from sktune.backends import backend_info
 from sktune.core.errors import SimulationError
 from sktune.core.events.commands import Fitted
-from sktune.sim.constants import Constant, Constants
-from sktune.sim.launch import first_use_us, head_us, with_first_uses
+from sktune.core.files import write_text
+from sktune.learning.device import constants_us
+from sktune.learning.history import Learned
+from sktune.learning.law import PRIOR_US
+from sktune.learning.threads import one_blas_thread
+from sktune.profiling.analysis import analyse
+from sktune.profiling.readers.reading import read_profile
+from sktune.sim.constants import ATLAS_A3, Constant, Constants, load_constants
+from sktune.sim.deployment import deploy
+from sktune.sim.launch import first_use_us, head_us, task_us, with_first_uses
 from sktune.sim.operators import Operator, from_kernel_table, in_steps, tasks_of, typical_step
 from sktune.sim.superkernel import barrier_weights, busy_us, fuse, generated, roofline_us
+from sktune.sim.trace import trace_operators
+from sktune.study.result import SearchResult
+from sktune.study.stored_space import space_of
+from sktune.targets.loading import load
+from sktune.targets.tracing import trace_layout
+from sktune.tuning.request import Request, space_spec
 
 MIN_ROWS = 8
 """Observations below which a constant is not fitted."""
@@ -98,6 +115,20 @@ def _kept(name: str, constants: Constants, note: str) -> Fitted:
     return Fitted(name, constants.constants[name].unit, constants[name], note=note)
 
 
+def _row(
+    name: str, values: Mapping[str, tuple[float, float]], note: str, constants: Constants, unknown: str, refused: str
+) -> Fitted:
+    """Return a constant's new value, or that it is kept: ``unknown`` if none is fitted, ``refused`` if none can be."""
+    if name not in values:
+        return _kept(name, constants, unknown)
+    value, error = values[name]
+    if value < 0 or (name in _BUSY and not value):
+        return _kept(name, constants, refused)
+    if name.endswith("_efficiency"):  # the fit is that of the inverse
+        value, error = 1 / value, error / value**2
+    return Fitted(name, constants.constants[name].unit, constants[name], value, error, note)
+
+
 def _fit_gaps(frames: Sequence[pd.DataFrame], constants: Constants) -> list[Fitted]:
     """Fit ``wait = gap + into MIX + out of MIX``, each where it applies."""
     borders: dict[tuple[bool, bool], list[float]] = {}
@@ -107,13 +138,25 @@ def _fit_gaps(frames: Sequence[pd.DataFrame], constants: Constants) -> list[Fitt
     if count < MIN_ROWS:
         note = f"{count} waits between tasks of one stream, {MIN_ROWS} are needed"
         return [_kept(name, constants, note) for name in _GAPS]
-    usual = {border: _without_outliers(np.array(each)) for border, each in borders.items()}
+    usual = {}
+    for border, each in borders.items():  # without the waits for a slow host, which are not for dispatch
+        low, high = np.quantile(each, [0.25, 0.75])
+        usual[border] = [wait for wait in each if wait <= high + 3 * max(high - low, MIN_SPREAD * high)]
     rows = [((1.0, float(is_mix), float(was_mix)), wait) for (was_mix, is_mix), each in usual.items() for wait in each]
     design, waits = np.array([row for row, _ in rows]), np.array([wait for _, wait in rows])
     counts = np.count_nonzero(design, axis=0)
     enough = np.flatnonzero(counts >= MIN_ROWS).tolist()
     values = _fit_where_alone(design, waits, enough) or _fit_where_alone(design, waits, enough[:1])
-    return [_gap_row(name, values, int(count), constants) for name, count in zip(_GAPS, counts, strict=True)]
+    fitted = []
+    places = ("before a task", "before a MIX task", "after a MIX task")
+    for name, where, count in zip(_GAPS, places, counts.tolist(), strict=True):
+        if count < MIN_ROWS:
+            fitted.append(_kept(name, constants, f"{count} waits {where}, {MIN_ROWS} are needed"))
+            continue
+        note = f"{'mean of ' if len(values) == 1 else ''}{count} waits {where}"
+        unknown = "the tasks' cores are too similar to separate it from the others"
+        fitted.append(_row(name, values, note, constants, unknown, f"waits {where} are not longer than others"))
+    return fitted
 
 
 def _fit_where_alone(design: Matrix, waits: Matrix, columns: Sequence[int]) -> dict[str, tuple[float, float]]:
@@ -123,26 +166,6 @@ def _fit_where_alone(design: Matrix, waits: Matrix, columns: Sequence[int]) -> d
     if fit is None:
         return {}
     return {_GAPS[at]: (float(value), float(error)) for at, value, error in zip(columns, *fit, strict=True)}
-
-
-def _gap_row(name: str, values: Mapping[str, tuple[float, float]], count: int, constants: Constants) -> Fitted:
-    where = "before a task" if name == _GAPS[0] else "before a MIX task" if name == _GAPS[1] else "after a MIX task"
-    if count < MIN_ROWS:
-        return _kept(name, constants, f"{count} waits {where}, {MIN_ROWS} are needed")
-    if name not in values:
-        return _kept(name, constants, "the tasks' cores are too similar to separate it from the others")
-    value, error = values[name]
-    if value < 0:
-        return _kept(name, constants, f"waits {where} are not longer than others")
-    note = f"{'mean of ' if len(values) == 1 else ''}{count} waits {where}"
-    return Fitted(name, "us", constants[name], value, error, note)
-
-
-def _without_outliers(waits: Matrix) -> Matrix:
-    """Return the waits of one kind of border without those for a slow host, which are not for dispatch."""
-    low, high = np.quantile(waits, [0.25, 0.75])
-    usual: Matrix = waits[waits <= high + 3 * max(high - low, MIN_SPREAD * high)]
-    return usual
 
 
 def _waits(frame: pd.DataFrame, constants: Constants) -> Iterator[tuple[tuple[bool, bool], float]]:
@@ -169,7 +192,11 @@ def _fit_busy(baselines: Sequence[pd.DataFrame], operators: Sequence[Operator], 
     if list(step["type"]) != [operator.type for operator in operators]:
         note = f"the baseline's {len(step)} tasks differ in type or order from the traced step's {len(operators)}"
         return [_kept(name, constants, note) for name in _BUSY]
-    durations = np.concatenate([_durations(frame, len(operators)) for frame in baselines])
+    steps = (
+        each for frame in baselines for _, each in frame.groupby(["device", "step"]) if len(each) == len(operators)
+    )
+    whole = [each.sort_values("start_us")["duration_us"].to_numpy(dtype=np.float64) for each in steps]
+    durations = np.concatenate(whole)  # those of the typical step at least
     repeats = len(durations) // len(operators)
     operators = with_first_uses(operators)
     columns = _busy_columns(operators, constants)
@@ -185,14 +212,9 @@ def _fit_busy(baselines: Sequence[pd.DataFrame], operators: Sequence[Operator], 
         return [_kept(name, constants, "the tasks are too similar to separate it from the others") for name in _BUSY]
     values = {name: (value, error) for name, value, error in zip(kinds, *fit, strict=True)}
     note = f"{len(durations)} durations of the baseline"
-    return [_busy_row(name, values, note, constants) for name in _BUSY]
-
-
-def _durations(frame: pd.DataFrame, count: int) -> Matrix:
-    """Return the concatenated durations of all steps that have ``count`` tasks."""
-    steps = [step.sort_values("start_us") for _, step in frame.groupby(["device", "step"])]
-    whole = [step["duration_us"].to_numpy(dtype=np.float64) for step in steps if len(step) == count]
-    return np.concatenate(whole) if whole else np.zeros(0)
+    unknown = f"fewer than {MIN_ROWS} tasks are bound by it"
+    refused = "the fit is not above zero: something else limits these tasks"
+    return [_row(name, values, note, constants, unknown, refused) for name in _BUSY]
 
 
 def _busy_columns(operators: Sequence[Operator], constants: Constants) -> dict[str, Matrix]:
@@ -207,17 +229,6 @@ def _busy_columns(operators: Sequence[Operator], constants: Constants) -> dict[s
         cube, hbm = computing * constants["cube_efficiency"], moving * constants["hbm_efficiency"]
         rows.append((1.0, float(is_floor), cube if is_cube else 0.0, hbm if is_moving else 0.0))
     return dict(zip(_BUSY, np.array(rows).T, strict=True))
-
-
-def _busy_row(name: str, values: Mapping[str, tuple[float, float]], note: str, constants: Constants) -> Fitted:
-    if name not in values:
-        return _kept(name, constants, f"fewer than {MIN_ROWS} tasks are bound by it")
-    value, error = values[name]
-    if value <= 0:
-        return _kept(name, constants, "the fit is not above zero: something else limits these tasks")
-    if name.endswith("_efficiency"):
-        value, error = 1 / value, error / value**2
-    return Fitted(name, constants.constants[name].unit, constants[name], value, error, note)
 
 
 def _fit_barriers(
@@ -245,16 +256,9 @@ def _fit_barriers(
         ]
     values = {_BARRIERS[index]: (value, error) for index, value, error in zip(used, *fit, strict=True)}
     note = f"{len(observed)} SuperKernels compared with the baseline"
-    return [_barrier_row(name, values, note, constants) for name in _BARRIERS]
-
-
-def _barrier_row(name: str, values: Mapping[str, tuple[float, float]], note: str, constants: Constants) -> Fitted:
-    if name not in values:
-        return _kept(name, constants, f"fewer than {MIN_ROWS} SuperKernels have such a border")
-    value, error = values[name]
-    if value < 0:
-        return _kept(name, constants, "the fit is below zero: head_us, early start or instruction cache are wrong")
-    return Fitted(name, "us", constants[name], value, error, note)
+    unknown = f"fewer than {MIN_ROWS} SuperKernels have such a border"
+    refused = "the fit is below zero: head_us, early start or instruction cache are wrong"
+    return [_row(name, values, note, constants, unknown, refused) for name in _BARRIERS]
 
 
 def _barrier_rows(
@@ -297,3 +301,87 @@ def _least_squares(design: Matrix, target: Matrix) -> tuple[Matrix, Matrix] | No
     residual = target - design @ solution
     covariance = np.linalg.inv(design.T @ design) * float(residual @ residual) / (count - unknowns)
     return np.asarray(solution, np.float64), np.asarray(np.sqrt(np.diag(covariance)), np.float64)
+
+
+TASK = ("dispatch_gap_us", "head_us", "head_per_aiv_us", "head_per_aic_us")
+"""The constants that the law's ``task_us`` stands for."""
+
+
+def calibrate_to(profiles: Sequence[Path], start: Path | None, request: Request | None, out: Path) -> Calibration:
+    """Fit the simulated device's constants to ``profiles`` and write them to ``out``.
+
+    Args:
+        start: initial constants; None for those that come with sktune.
+        request: names the model that was profiled; without it heads and efficiencies keep their values.
+
+    Raises:
+        SktuneError: a profile cannot be read, nothing can be fitted, or the file cannot be written.
+    """
+    constants = load_constants(start or ATLAS_A3)
+    frames = [analyse(read_profile(path)).certain(path).kernels for path in profiles]
+    operators: tuple[Operator, ...] = ()
+    if request is not None:
+        spec, preset = request.target()
+        with torch.no_grad():
+            target = load(spec, takes_torchair=backend_info(spec.backend).takes_torchair(spec.device))
+            operators = trace_operators(target, trace_layout(target, space_spec(request, spec, preset)), constants)
+        if spec.device == "meta":
+            operators = deploy(operators, constants)
+    fitted = calibrate(frames, constants, operators)
+    _write(fitted, out)
+    return fitted
+
+
+@one_blas_thread()
+def calibrate_to_study(result: SearchResult, start: Path | None, out: Path) -> Calibration:
+    """Take over what a study has found its device to be, and write it to ``out``.
+
+    Args:
+        result: of the study.
+        start: initial constants; None for those that come with sktune.
+        out: the file to write.
+
+    Raises:
+        SktuneError: the study has found nothing about its device, or the file cannot be written.
+    """
+    constants = load_constants(start or ATLAS_A3)
+    space = space_of(result.facts, result.history)
+    values: Mapping[str, tuple[float, float]] = {}
+    if space is not None:
+        learned = Learned(space)
+        learned.read_once(result.history)
+        values = constants_us(learned.posterior()) if learned.model.count else {}
+    if not values:
+        raise SimulationError(
+            f"study {result.study!r} has not found what its device is: its operators are unknown, its figures do not "
+            "follow the law of SuperKernels, or are too few; see `sktune show --why`, or give profiles"
+        )
+    rows = tuple(_rows_of_study(values, constants))
+    noted = [replace(row, note=f"study {result.study}: {row.note}") for row in rows]
+    fitted = Calibration(_applied(constants, noted), rows)
+    _write(fitted, out)
+    return fitted
+
+
+def _rows_of_study(values: Mapping[str, tuple[float, float]], constants: Constants) -> Iterator[Fitted]:
+    for name in PRIOR_US:
+        of_name = TASK if name == "task_us" else (name,)
+        for each in of_name:
+            before = constants[each]
+            if name not in values:
+                yield Fitted(each, "us", before, note="the study does not determine it")
+                continue
+            mean_us, sd_us = values[name]
+            share = before / task_us(constants) if name == "task_us" else 1.0
+            note = "its share of gap and head as before" if len(of_name) > 1 else "from the study's trials"
+            yield Fitted(each, "us", before, mean_us * share, sd_us * share, note)
+
+
+def _write(fitted: Calibration, out: Path) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, fitted.constants.to_yaml())
+    except OSError as failure:
+        raise SimulationError(
+            f"{out} cannot be written ({failure.strerror}); name another file with --out"
+        ) from failure

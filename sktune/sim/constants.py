@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -108,7 +107,7 @@ def load_constants(path: Path = ATLAS_A3) -> Constants:
 
 
 def _check_names(constants: Constants, path: Path) -> None:
-    known = _shipped()
+    known = load_constants().constants.keys()
     if unknown := set(constants.constants) - known:
         name = min(unknown)
         raise SimulationError(f"{path}: the cost model has no constant {name!r}{nearest(name, known)}")
@@ -119,8 +118,3 @@ def _check_names(constants: Constants, path: Path) -> None:
         lowest = 0.0 if constant.unit == "us" else 1e-9
         if not lowest <= constant.value < float("inf"):
             raise SimulationError(f"{path}: constant {name!r} must be finite and above zero, got {constant.value}")
-
-
-@cache
-def _shipped() -> frozenset[str]:
-    return frozenset(load_constants().constants)

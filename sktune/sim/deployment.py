@@ -109,22 +109,21 @@ def _spread_experts(operators: Sequence[Operator], constants: Constants) -> Iter
         dies = _dies(next(op for op in inside if op.type == GROUPED_MATMUL).shapes[1][0], constants)
         yield _collective(DISPATCH, inside[0], dies, constants)
         for operator in inside:
-            yield _local(operator, dies) if operator.type == GROUPED_MATMUL else operator
+            if operator.type != GROUPED_MATMUL:
+                yield operator
+                continue
+            # Over a die's own experts: as many rows as before, fewer weights.
+            rows, count = operator.shapes[0][0], operator.shapes[1][0]
+            weights = prod(operator.shapes[1]) * WIDTH_BYTES[operator.dtype]
+            local = max(1, ceil(count / dies))
+            read = local / count * hit_share(rows, local)
+            yield replace(operator, bytes_moved=operator.bytes_moved + weights * (read - hit_share(rows, count)))
         yield _collective(COMBINE, inside[-1], dies, constants)
 
 
 def _dies(experts: int, constants: Constants) -> int:
     """Return over how many dies the experts are distributed: no expert is on two."""
     return min(experts, int(constants.deployment.expert_dies.value))
-
-
-def _local(operator: Operator, dies: int) -> Operator:
-    """Return the grouped matmul over a die's own experts: as many rows as before, fewer weights."""
-    rows, experts = operator.shapes[0][0], operator.shapes[1][0]
-    weights = prod(operator.shapes[1]) * WIDTH_BYTES[operator.dtype]
-    local = max(1, ceil(experts / dies))
-    read = local / experts * hit_share(rows, local)
-    return replace(operator, bytes_moved=operator.bytes_moved + weights * (read - hit_share(rows, experts)))
 
 
 def _collective(kind: str, beside: Operator, dies: int, constants: Constants) -> Operator:

@@ -2,11 +2,13 @@
 
 Unfused, each task costs a gap and a head (``launch``). Which operators of a scope become one SuperKernel is what the
 compiler does (``paths``), and what is generated for them graph-autofusion's (``superkernel``).
-Tasks of one stream run sequentially, streams run in parallel and wait for each other's events (``schedule``).
+Tasks of one stream run sequentially, streams run in parallel and wait for each other's events.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate, groupby, pairwise
 
 import pandas as pd
@@ -22,8 +24,39 @@ from sktune.sim.constants import Constants
 from sktune.sim.launch import first_use_us, gaps_us, head_us, superkernel_gaps_us, with_first_uses
 from sktune.sim.operators import TABLE_COLUMNS, Operator
 from sktune.sim.paths import GePath, ScopeRange, SuperKernelPath
-from sktune.sim.schedule import DeadlockError, DeviceTask, schedule
 from sktune.sim.superkernel import TERMS, SuperKernel, busy_us, fuse
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTask:
+    """What the device starts once: an operator, or a SuperKernel.
+
+    Attributes:
+        operators: indices, in execution order.
+        stream: on which it runs.
+        gap_us: before it, unless it is its stream's first.
+        shares_us: the part of its duration of each operator.
+        superkernel: None for an operator of its own.
+    """
+
+    operators: tuple[int, ...]
+    stream: int
+    gap_us: float
+    shares_us: tuple[float, ...]
+    superkernel: SuperKernel | None = None
+
+    @property
+    def duration_us(self) -> float:
+        """From its start to its end, if nothing inside has to wait."""
+        return sum(self.shares_us)
+
+
+class DeadlockError(Exception):
+    """A SuperKernel and what is outside of it wait for each other, at ``operator``."""
+
+    def __init__(self, operator: int) -> None:
+        super().__init__(operator)
+        self.operator = operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +149,10 @@ class StepModel:
         bare = [replace(op, name="", unit=None, module="", position=0, after=()) for op in self._operators]
         self._class = _classes(bare)
         self._kernel = _classes(replace(op, is_first_use=False) for op in bare)
-        self._range = _unit_ranges(self._operators)
+        self._range: dict[str, tuple[int, int]] = {}
+        for index, operator in enumerate(self._operators):
+            if operator.unit is not None:
+                self._range[operator.unit] = self._range.get(operator.unit, (index, index))[0], index
         self._alone_ends, _ = schedule(self._alone, self._operators)
         self._alone_done = list(accumulate(self._alone_ends, max))
         self._fused: dict[tuple[object, ...], SuperKernel] = {}
@@ -136,7 +172,12 @@ class StepModel:
         tasks = _flat(pieces)
         total = max(ends, default=0.0)
         terms = self._terms(tasks, total)
-        times = self._span_times(pieces, ends)
+        done = list(accumulate(ends, max))
+        counts = list(accumulate(sum(len(task.operators) for task in piece) for _, piece in pieces))
+        plan_us = [0.0, *(done[count - 1] for count in counts)]
+        baseline_us = [0.0, *(self._alone_done[count - 1] for count in counts)]
+        # How much later the step ends because of each piece, under the plan and in the baseline.
+        times = [(b - a, d - c) for (a, b), (c, d) in zip(pairwise(plan_us), pairwise(baseline_us), strict=True)]
         spans = tuple(self._span(scope, piece, *each, cuts) for (scope, piece), each in zip(pieces, times, strict=True))
         return SimulatedStep(total, terms, spans, len(tasks), self._compile_s(plan, pieces))
 
@@ -210,23 +251,19 @@ class StepModel:
     def _ranges(self, plan: Plan) -> Iterator[ScopeRange]:
         """Yield each scope and each gap between scopes."""
         reached = 0
+        names = [unit.name for unit in self._layout.units]
         for scope in plan.scopes:
-            inside = self._scope_range(scope)
-            if inside is None:
+            inside = names[names.index(scope.first) : names.index(scope.last) + 1]
+            ranges = [self._range[name] for name in inside if name in self._range]
+            if not ranges:
                 continue  # its units have no device tasks
-            first, last = inside
+            first, last = min(first for first, _ in ranges), max(last for _, last in ranges)
             if first > reached:
                 yield ScopeRange(reached, first - 1, None)
             yield ScopeRange(first, last, scope)
             reached = last + 1
         if reached < len(self._operators):
             yield ScopeRange(reached, len(self._operators) - 1, None)
-
-    def _scope_range(self, scope: Scope) -> tuple[int, int] | None:
-        names = [unit.name for unit in self._layout.units]
-        inside = names[names.index(scope.first) : names.index(scope.last) + 1]
-        ranges = [self._range[name] for name in inside if name in self._range]
-        return (min(first for first, _ in ranges), max(last for _, last in ranges)) if ranges else None
 
     def _tasks(self, plan: Plan, each: ScopeRange, groups: Mapping[str, Sequence[FusedGroup]]) -> list[DeviceTask]:
         """Return the tasks of consecutive operators, by their first operator: the groups, and what is in none."""
@@ -278,15 +315,6 @@ class StepModel:
         rest = total - sum(terms.values())
         terms["stream_overlap"] += rest if len({operator.stream for operator in self._operators}) > 1 else 0.0
         return terms
-
-    def _span_times(self, pieces: Sequence[_Piece], ends: Sequence[float]) -> list[tuple[float, float]]:
-        """Return for each piece how much later the step ends because of it, under the plan and in the baseline."""
-        done = list(accumulate(ends, max))
-        operators = list(accumulate(sum(len(task.operators) for task in piece) for _, piece in pieces))
-        plan_us = [0.0, *(done[count - 1] for count in operators)]
-        baseline_us = [0.0, *(self._alone_done[count - 1] for count in operators)]
-        plan_steps, baseline_steps = pairwise(plan_us), pairwise(baseline_us)
-        return [(b - a, d - c) for (a, b), (c, d) in zip(plan_steps, baseline_steps, strict=True)]
 
     def _span(
         self, scope: Scope | None, tasks: Sequence[DeviceTask], time_us: float, baseline_us: float, cuts: Sequence[Cut]
@@ -353,10 +381,78 @@ def _flat(pieces: Sequence[_Piece]) -> list[DeviceTask]:
     return [task for _, tasks in pieces for task in tasks]
 
 
-def _unit_ranges(operators: Sequence[Operator]) -> dict[str, tuple[int, int]]:
-    ranges: dict[str, tuple[int, int]] = {}
+def schedule(tasks: Sequence[DeviceTask], operators: Sequence[Operator]) -> tuple[list[float], list[float]]:
+    """Return end and start of each operator in us, by its index.
+
+    A SuperKernel begins when its stream is free, when everything that its first operator waits for has ended, and what
+    comes before its first operator on each other stream. Its other operators wait inside it.
+
+    Raises:
+        DeadlockError: tasks wait for each other.
+    """
+    if len({operator.stream for operator in operators}) <= 1:
+        return _in_order(tasks, len(operators))
+    waits = _waits(tasks, operators)
+    shares = {index: share for task in tasks for index, share in zip(task.operators, task.shares_us, strict=True)}
+    starts, ends = [0.0] * len(operators), [0.0] * len(operators)
+    order = TopologicalSorter(dict(enumerate(waits)))
+    with suppress(CycleError):  # what waits for itself, or for such an operator, never becomes ready
+        order.prepare()
+    left = set(range(len(operators)))
+    while ready := order.get_ready():
+        for index in ready:
+            starts[index] = max((ends[each] + gap_us for each, gap_us in waits[index].items()), default=0.0)
+            ends[index] = starts[index] + shares[index]
+        left.difference_update(ready)
+        order.done(*ready)
+    if left:
+        raise DeadlockError(next(task.operators[0] for task in tasks if task.superkernel and left & {*task.operators}))
+    return ends, starts
+
+
+def _in_order(tasks: Sequence[DeviceTask], count: int) -> tuple[list[float], list[float]]:
+    starts, ends = [0.0] * count, [0.0] * count
+    clock = 0.0
+    for place, task in enumerate(tasks):
+        clock += task.gap_us if place else 0.0
+        for index, share_us in zip(task.operators, task.shares_us, strict=True):
+            starts[index] = clock
+            clock += share_us
+            ends[index] = clock
+    return ends, starts
+
+
+def _waits(tasks: Sequence[DeviceTask], operators: Sequence[Operator]) -> list[dict[int, float]]:
+    """Return for each operator those that end before it begins, and the least time between."""
+    task_of = {index: task for task in tasks for index in task.operators}
+    on_stream: dict[int, list[int]] = {}
     for index, operator in enumerate(operators):
-        if operator.unit is not None:
-            first, _ = ranges.get(operator.unit, (index, index))
-            ranges[operator.unit] = first, index
-    return ranges
+        on_stream.setdefault(operator.stream, []).append(index)
+
+    def beginning(index: int) -> int:
+        """Return the operator that waits on behalf of ``index``: its SuperKernel's first, if it begins its stream."""
+        task = task_of[index]
+        same = (each for each in task.operators if operators[each].stream == operators[index].stream)
+        return task.operators[0] if next(same) == index else index
+
+    waits: list[dict[int, float]] = [{} for _ in operators]
+    last: dict[int, int] = {}
+    for task in tasks:
+        first = task.operators[0]
+        if task.stream in last:
+            waits[first][last[task.stream]] = task.gap_us
+        last[task.stream] = task.operators[-1]
+        for before, after in pairwise(task.operators):
+            waits[after][before] = 0.0
+        for stream in {operators[index].stream for index in task.operators} - {task.stream}:
+            own = [index for index in task.operators if operators[index].stream == stream]
+            others = [index for index in on_stream[stream] if index not in task.operators]
+            for before in [index for index in others if index < own[0]][-1:]:
+                waits[first].setdefault(before, 0.0)
+            for after in [index for index in others if index > own[-1]][:1]:
+                waits[beginning(after)].setdefault(own[-1], 0.0)
+    for index, operator in enumerate(operators):
+        for before in operator.after:
+            if before in task_of and task_of[before] is not task_of[index]:
+                waits[beginning(index)].setdefault(before, 0.0)
+    return waits

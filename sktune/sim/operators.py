@@ -154,7 +154,9 @@ def tasks_of(step: pd.DataFrame, constants: Constants, layout: Layout | None = N
     for position, row in enumerate(step.to_dict("records")):
         kind, stream, wait_us = str(row["type"]), int(streams[position]), float(row["wait_us"])
         start_us, duration_us = float(row["start_us"]), float(row["duration_us"])
-        core = _core(str(row["core"]), kind, constants)
+        core = core_of(kind, constants)
+        if core not in ("communication", "aicpu"):
+            core = _CORES.get(str(row["core"]).upper(), "vector")
         after = _waited_for(stream, start_us, wait_us, ends)
         most = constants["aic_cores"] if core in ("cube", "mix") else constants["aiv_cores"]
         operators.append(
@@ -219,11 +221,6 @@ class _Units:
             return self._places.get((max(-1, int(row["layer"])), str(row["unit"])))
         path = f".{row['name']}.".replace("/", ".")
         return max((name for dotted, name in self._names.items() if dotted in path), key=len, default=None)
-
-
-def _core(name: str, kind: str, constants: Constants) -> Core:
-    known = core_of(kind, constants)
-    return known if known in ("communication", "aicpu") else _CORES.get(name.upper(), "vector")
 
 
 def _waited_for(stream: int, start_us: float, wait_us: float, ends: Sequence[tuple[int, float]]) -> tuple[int, ...]:

@@ -145,17 +145,14 @@ def fuse(
             terms["stream_overlap"] = -_overlap_us(operators, busy, events)
     if code.clears_workspace:
         terms["sync_all"] = constants["feed_prologue_us"] + len(code.fed) * constants["feed_sync_all_us"]
-    return SuperKernel(str(code.kernel_type), code.blocks, terms, _hang(operators, code))
-
-
-def _hang(operators: Sequence[Operator], code: GeneratedCode) -> str:
-    if not code.starved:
-        return ""
-    first = operators[code.starved[0]]
-    return (
-        f"{first.type} ({first.name}) calls SyncAll on {first.blocks} cores of a SuperKernel that has more "
-        f"({code.kernel_type} on {code.blocks}); set feed-sync-all=1, or leave the operator out of the scope"
-    )
+    hang = ""
+    if code.starved:
+        first = operators[code.starved[0]]
+        hang = (
+            f"{first.type} ({first.name}) calls SyncAll on {first.blocks} cores of a SuperKernel that has more "
+            f"({code.kernel_type} on {code.blocks}); set feed-sync-all=1, or leave the operator out of the scope"
+        )
+    return SuperKernel(str(code.kernel_type), code.blocks, terms, hang)
 
 
 def barrier_weights(code: GeneratedCode, constants: Constants) -> dict[str, float]:
@@ -219,7 +216,11 @@ def _icache_us(
         loaded_kib += text
         cold = first_use_us(right, constants)
         if left.type != right.type:  # otherwise the code is still in the instruction cache
-            cold += _fetch_us(right, copies, constants)
+            cores = constants["aiv_cores" if core_in_superkernel(right) == "vector" else "aic_cores"]
+            # A fetch takes longer the more cores share a copy.
+            share = 1.0 if right.is_dynamic else min(1.0, right.blocks / cores)
+            contention = constants["icache_contention_us"] * share
+            cold += constants["icache_fetch_us"] + contention / copies + constants["icache_copy_us"] * copies
         hidden = 0.0
         if value["preload-code"] == "max":
             hidden = cold if loaded_kib <= preloaded_kib else 0.0
@@ -228,15 +229,6 @@ def _icache_us(
             hidden = min(cold * min(1.0, preloaded_kib / function_kib), before)
         waited += cold - hidden
     return waited
-
-
-def _fetch_us(operator: Operator, copies: int, constants: Constants) -> float:
-    """Return how long an operator's cores fetch its code: longer the more of them share a copy."""
-    unit = core_in_superkernel(operator)
-    cores = constants["aiv_cores" if unit == "vector" else "aic_cores"]
-    share = 1.0 if operator.is_dynamic else min(1.0, operator.blocks / cores)
-    contention = constants["icache_contention_us"] * share
-    return constants["icache_fetch_us"] + contention / copies + constants["icache_copy_us"] * copies
 
 
 def _overlap_us(operators: Sequence[Operator], busy: Sequence[float], events: Sequence[Events]) -> float:

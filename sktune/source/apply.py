@@ -64,7 +64,7 @@ class SourceChange:
         return edits.unified_diff(self.changes, self.folder)
 
     def write(self) -> None:
-        """Change the files, so that ``changes.undo`` can put them back."""
+        """Change the files, so that ``edits.undo`` can put them back."""
         edits.write(self.record, self.folder)
 
 
@@ -97,7 +97,8 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
         flavour = ScopeFlavour.CAPTURED if is_captured else ScopeFlavour.SUPERKERNEL
     is_captured = flavour is ScopeFlavour.CAPTURED
     check_mode(original(switch), switch, CAPTURED_MODE if is_captured else NEEDED_MODE)
-    settings = _settings(original(switch), switch)
+    document = load_yaml(original(switch), str(switch), BadInputError)
+    settings = document if isinstance(document, dict) else {}
     source, rewritten = _rewritten(folder, plan, plan_file, flavour, settings, original)
     for path in (source, switch):
         files.inside(folder, path, edits.OUTSIDE)
@@ -143,11 +144,6 @@ def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
     return plan, notes
 
 
-def _settings(text: str, path: Path) -> dict[str, Any]:
-    document = load_yaml(text, str(path), BadInputError)
-    return document if isinstance(document, dict) else {}
-
-
 def _rewritten(
     folder: Path, plan: Plan, plan_file: PlanFile, flavour: ScopeFlavour, settings: dict[str, Any], original: Read
 ) -> tuple[Path, Rewritten]:
@@ -155,6 +151,8 @@ def _rewritten(
     sources = sorted(path for path in folder.rglob("modeling_*.py") if not _is_hidden(path, folder))
     if not sources:
         raise BadInputError(f"{folder} has no modeling_*.py; give the model's folder")
+    home = _helper_home(folder)
+    helper = ".".join(home.with_suffix("").parts[-3:]).removesuffix(".__init__") if home else "executor.utils"
     failures: list[PlanError] = []
     for path in sources:
         try:
@@ -163,7 +161,7 @@ def _rewritten(
             known = Known(settings, own.certain)
             if own.is_default:
                 _refuse_by_default(carried, original(path), Known(settings, own.values), own.source)
-            rewritten = rewrite(original(path), carried.plan, carried.n_layers, _helper_module(folder), known, flavour)
+            rewritten = rewrite(original(path), carried.plan, carried.n_layers, helper, known, flavour)
             notes = (*filter(None, (carried.note,)), *rewritten.notes)
             return path, replace(rewritten, notes=notes)
         except PlanError as failure:
@@ -239,12 +237,6 @@ def _helper_home(folder: Path) -> Path | None:
     roots = (real_path(folder), *real_path(folder).parents)
     paths = (root / home for root in roots for home in HELPER_HOMES)
     return next((path for path in paths if path.is_file() and HELPER in edits.read_text(path)), None)
-
-
-def _helper_module(folder: Path) -> str:
-    """Return the module that has the recipes' helper."""
-    home = _helper_home(folder)
-    return ".".join(home.with_suffix("").parts[-3:]).removesuffix(".__init__") if home else "executor.utils"
 
 
 def _compiling(folder: Path) -> tuple[list[Path], Path]:

@@ -139,7 +139,12 @@ class Follower:
     def _steps(self, node: cst.BaseStatement, here: _Context) -> Iterator[StatementCall]:
         if isinstance(node, cst.If):
             yield from self._calls(node.test, here)
-            yield from self._branches(node, here)
+            taken = self._taken(node, here)
+            runs = [self._suite(body, here) for body in taken if body is not None]
+            if firsts := frozenset().union(*(run.firsts for run in runs)):
+                lasts = frozenset().union(*(run.lasts for run in runs))
+                exits = frozenset().union(*(run.lasts if _leaves(run.suite) else run.exits for run in runs))
+                yield StatementCall(firsts, lasts, tuple(runs), exits, is_certain=len(taken) == 1)
         elif isinstance(node, cst.For):
             yield from self._calls(node.iter, here)
             yield from self._loop(node, here)
@@ -153,15 +158,6 @@ class Follower:
             yield from _inside([self._suite(node.body, here)])
         elif not isinstance(node, cst.FunctionDef | cst.ClassDef):
             yield from self._calls(node, here)
-
-    def _branches(self, node: cst.If, here: _Context) -> Iterator[StatementCall]:
-        taken = self._taken(node, here)
-        runs = [self._suite(body, here) for body in taken if body is not None]
-        firsts = frozenset().union(*(run.firsts for run in runs))
-        lasts = frozenset().union(*(run.lasts for run in runs))
-        if firsts:
-            exits = frozenset().union(*(run.lasts if _leaves(run.suite) else run.exits for run in runs))
-            yield StatementCall(firsts, lasts, tuple(runs), exits, is_certain=len(taken) == 1)
 
     def _taken(self, node: cst.If, here: _Context) -> list[cst.BaseSuite | None]:
         """Return the branches that a decode step may take; None for "none of them"."""
@@ -205,7 +201,9 @@ class Follower:
         if of_layers := here.layer is None:
             classes = self._children[here.function.owner.name][path.removeprefix(here.prefix)].classes
             self._layer_lists.add(path)
-            index = counter or self._own_number(over.element, classes)
+            known = [{*self._classes[name].assigned} for name in classes]
+            own = (name for name in LAYER_INDEX if known and over.element and all(name in each for each in known))
+            index = counter or next((f"{over.element}.{name}" for name in own), None)  # a number that a layer knows
         runs = []
         for number in range(count):
             names = {**here.names, **({over.element: f"{path}.{number}"} if over.element else {})}
@@ -230,12 +228,6 @@ class Follower:
             if count <= MAX_LAYERS:
                 return int(count)
         return max((int(number) for number in self._below[path] if number.isdigit()), default=-1) + 1
-
-    def _own_number(self, element: str | None, classes: Sequence[str]) -> str | None:
-        """Return the expression of the number that a layer knows itself."""
-        known = [{*self._classes[name].assigned} for name in classes]
-        names = (name for name in LAYER_INDEX if all(name in each for each in known))
-        return next((f"{element}.{name}" for name in names), None) if element and known else None
 
     def _list_of(self, node: cst.For, here: _Context) -> _Iterated:
         """Return the list of modules that a loop iterates over, and the names of its element and its counter."""
@@ -299,7 +291,9 @@ class Follower:
 
     def _call(self, call: cst.Call, here: _Context) -> StatementCall | None:
         function = call.func
-        if runs := self._methods(here.function.owner, self._method_names(function, here), here):
+        name = attribute_of_self(function)
+        bound = here.methods.get(last_name(function), ()) if isinstance(function, cst.Name) else ()
+        if runs := self._methods(here.function.owner, (name,) if name else bound, here):
             return _of_runs(runs)
         if path := self._module_path(function, here):
             return self._module(path, "forward", here)
@@ -323,11 +317,6 @@ class Follower:
         elif isinstance(node, cst.Assign) and isinstance(target := node.targets[0].target, cst.Name):
             bound[target.value] = (attribute_of_self(node.value),)
         return bound
-
-    def _method_names(self, function: cst.BaseExpression, here: _Context) -> _Methods:
-        """Return the methods that the function of a call may be."""
-        name = attribute_of_self(function)
-        return (name,) if name else here.methods.get(last_name(function), ()) if isinstance(function, cst.Name) else ()
 
     def _methods(self, owner: SourceClass, names: _Methods, here: _Context) -> list[SuiteRun | None]:
         """Return the runs of methods, or of those that ``__init__`` assigns to their names; none if any is unknown."""

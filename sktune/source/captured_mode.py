@@ -12,7 +12,7 @@ from sktune.core import files
 from sktune.core.errors import BadInputError
 from sktune.core.plan import Plan
 from sktune.program.sktune_program.npugraph_ex import optimize_options
-from sktune.source.classes import last_name
+from sktune.source.classes import code_of, last_name
 from sktune.source.yaml_flag import CAPTURED_MODE
 
 STATIC, OPTIMIZE, OPTIONS = "static_kernel_compile", "super_kernel_optimize", "super_kernel_optimize_options"
@@ -43,7 +43,7 @@ class _Remover(cst.CSTTransformer):
         raises = m.IndentedBlock(body=[m.SimpleStatementLine(body=[m.Raise()])])
         if updated_node.orelse or not m.matches(updated_node.body, raises) or not _refuses(updated_node.test):
             return updated_node
-        test = cst.Module([]).code_for_node(updated_node.test)
+        test = code_of(updated_node.test)
         self.notes.append(f"the check `if {test}: raise ...` is removed, as this plan is for npugraph_ex")
         return cst.RemoveFromParent()
 

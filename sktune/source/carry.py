@@ -48,9 +48,14 @@ def carry(plan: Plan, kinds: Kinds, own: Kinds, source: str, *, known_kinds: boo
     if _is_uniform(layers, range(len(kinds))):
         kinds, own = ["all"] * len(kinds), ["all"] * len(own)
     elif not by_kind:
+        unknown = (
+            "the kinds of the model's layers cannot be seen; put the config.json of its weights into the folder"
+            if known_kinds
+            else "add to the plan file which layers are of one kind, as in `kinds: 1 dense, 3 moe`"
+        )
         raise PlanError(
             f"the plan is for {len(kinds)} layers, which it treats differently, and the model has {len(own)} "
-            f"({source}); {_unknown(known_kinds=known_kinds)}"
+            f"({source}); {unknown}"
         )
     names, wanted = list(dict.fromkeys(kinds)), list(dict.fromkeys(own))
     if len(names) != len(wanted):
@@ -69,7 +74,8 @@ def carry(plan: Plan, kinds: Kinds, own: Kinds, source: str, *, known_kinds: boo
             )
         chosen[other] = layers.get(members[0], ())
     scopes = [_moved(scope, layer) for layer, kind in enumerate(own) for scope in chosen[kind]]
-    others = [_stretched(scope, len(kinds), len(own)) for scope in plan.scopes if not _is_in_a_layer(scope)]
+    inside = {scope for of_layer in layers.values() for scope in of_layer}
+    others = [_stretched(scope, len(kinds), len(own)) for scope in plan.scopes if scope not in inside]
     order = [*(scope for scope in others if not UNIT.match(scope.last)), *scopes]
     note = (
         f"carried from the plan's {len(kinds)} layers ({runs_of_kinds(kinds)}) to the model's {len(own)} "
@@ -98,12 +104,6 @@ def kept(plan: Plan, kinds: Kinds, own: Kinds | None, n_layers: int, source: str
     return Carried(plan, count, note)
 
 
-def _unknown(*, known_kinds: bool) -> str:
-    if not known_kinds:
-        return "add to the plan file which layers are of one kind, as in `kinds: 1 dense, 3 moe`"
-    return "the kinds of the model's layers cannot be seen; put the config.json of its weights into the folder"
-
-
 def kinds_of_text(text: str) -> Kinds:
     """Return the kind of each layer from ``1 dense, 3 moe``."""
     runs = [run.split() for run in text.split(",")]
@@ -118,10 +118,6 @@ def _numbered(kinds: Kinds) -> list[int]:
 def _layer(unit: str) -> int | None:
     match = UNIT.match(unit)
     return int(match["layer"]) if match else None
-
-
-def _is_in_a_layer(scope: Scope) -> bool:
-    return _layer(scope.first) is not None and _layer(scope.first) == _layer(scope.last)
 
 
 def _by_layer(plan: Plan, count: int) -> Mapping[int, tuple[Scope, ...]]:
@@ -192,13 +188,8 @@ def own_kinds(classes: Mapping[str, SourceClass], plan: Plan, known: Known, coun
         decided = [truth(test, place) for test in tests]
         if None in decided:
             return None
-        kinds.append("kind_" + "".join(str(int(bool(each))) for each in decided))
-    return _named(kinds)
-
-
-def _named(kinds: Kinds) -> Kinds:
-    order = list(dict.fromkeys(kinds))
-    return [f"of kind {order.index(kind) + 1}" for kind in kinds]
+        kinds.append("".join(str(int(bool(each))) for each in decided))
+    return [f"of kind {number + 1}" for number in _numbered(kinds)]
 
 
 def _layer_class(classes: Mapping[str, SourceClass], plan: Plan) -> SourceClass | None:

@@ -103,9 +103,21 @@ class SourceClass:
             return self.base.parameters if self.base else ()
         return parameters_of(init)[1:]
 
+    @lru_cache(maxsize=512)  # noqa: B019 - the classes of the latest files
     def children(self, known: tuple[str, ...]) -> Mapping[str, Child]:
         """Return its submodules; ``known`` are the classes of the file."""
-        return _children(self, known)
+        children: dict[str, Child] = {}
+        for name, values in self.assigned.items():
+            called = [last_name(call.func) for value in values for call in calls_in(value)]
+            is_list = any(name in _LISTS for name in called)
+            if is_list:
+                names = {last_name(node) for value in values for node in m.findall(value, m.Name() | m.Attribute())}
+                elements = [value for name in sorted(names) for value in self.appended.get(name, ())]
+                called += [last_name(call.func) for value in elements for call in calls_in(value)]
+            classes = tuple(dict.fromkeys(name for name in called if name in known))
+            if classes or is_list or any(name[:1].isupper() for name in called):
+                children[name] = Child(classes, is_list)
+        return children
 
 
 def constructions(classes: Mapping[str, SourceClass], name: str) -> Iterator[tuple[SourceClass, cst.Call]]:
@@ -140,26 +152,6 @@ def _assignments(suite: cst.BaseSuite, above: Conditions) -> Iterator[tuple[cst.
             yield from _assignments(node.body, above)
         elif isinstance(node, cst.SimpleStatementLine):
             yield from ((each, above) for each in node.body if isinstance(each, cst.Assign))
-
-
-@lru_cache(maxsize=512)
-def _children(owner: SourceClass, known: tuple[str, ...]) -> Mapping[str, Child]:
-    children: dict[str, Child] = {}
-    for name, values in owner.assigned.items():
-        called = [last_name(call.func) for value in values for call in calls_in(value)]
-        is_list = any(name in _LISTS for name in called)
-        if is_list:
-            names = {last_name(node) for value in values for node in m.findall(value, m.Name() | m.Attribute())}
-            elements = [value for name in sorted(names) for value in owner.appended.get(name, ())]
-            called += [last_name(call.func) for value in elements for call in calls_in(value)]
-        classes = tuple(dict.fromkeys(name for name in called if name in known))
-        if classes or is_list or _makes_module(called):
-            children[name] = Child(classes, is_list)
-    return children
-
-
-def _makes_module(called: Sequence[str]) -> bool:
-    return any(name[:1].isupper() for name in called)
 
 
 @lru_cache(maxsize=4)
@@ -204,6 +196,11 @@ def attribute_of_self(node: cst.CSTNode) -> str | None:
     if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
         return node.attr.value
     return None
+
+
+def code_of(node: cst.CSTNode) -> str:
+    """Return the source of a node."""
+    return cst.Module([]).code_for_node(node)
 
 
 def last_name(node: cst.CSTNode) -> str:

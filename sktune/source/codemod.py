@@ -1,23 +1,61 @@
-"""Insert the scopes of a plan into a model's source, without other changes."""
+"""Insert the scopes of a plan into a model's source, without other changes.
+
+A scope is TorchAir's, a ``with`` of the recipes' helper, or npugraph_ex's, a begin and an end. The latter wants direct
+calls: graph-autofusion's guide warns that marks made by helpers and context managers may not reach the captured graph.
+Each way out of such a scope, a ``return`` for instance, gets its end.
+"""
 
 import re
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
 
+from sktune.core import scope_options
+from sktune.core.errors import PlanError
 from sktune.core.plan import Plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source.captured_mode import without_refusals
 from sktune.source.classes import calls_in, classes_of, last_name, parsed
-from sktune.source.guards import Guards
-from sktune.source.hand_scopes import HELPER, without_scopes
-from sktune.source.layer_conditions import of_layers
+from sktune.source.guards import Guards, of_layers
+from sktune.source.hand_scopes import BEGIN, END, HELPER, without_scopes
 from sktune.source.placement import Block, Placed, find_blocks
-from sktune.source.runs import Turn
-from sktune.source.scope_statements import ScopeHeader, Write, with_calls, with_helper
 from sktune.source.values import Known, Reading
+
+MAX_INLINE = 60
+"""Characters of arguments that fit on the line of their ``with``."""
+MAX_LINE = 96
+"""Characters of arguments, or of a condition, that fit on a line of their own, which is indented."""
+PLAIN = m.Name() | m.Attribute() | m.Tuple() | m.Integer() | m.Element() | m.Comma() | m.Dot()
+"""What a ``return`` can contain without computing something, which belongs in the scope."""
+RESULT = "result"
+
+Statements = list[cst.BaseStatement]
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeHeader:
+    """What a scope is written with.
+
+    Attributes:
+        block: the statements.
+        condition: expression; false where the scope does not apply.
+        label: expression.
+        begins, ends: whether it begins before the first of these statements, and ends after the last.
+    """
+
+    block: Block
+    condition: str
+    label: str
+    begins: bool = True
+    ends: bool = True
+
+
+Write = Callable[[Sequence[cst.BaseStatement], Sequence[ScopeHeader]], Statements]
+"""Returns a list of statements with its scopes."""
+
 
 SAFE_LABEL = re.compile(r"[\w.\-]+")
 """Labels that are written into source as they are."""
@@ -70,47 +108,40 @@ def rewrite(
     placed = find_blocks(classes, plan, n_layers, known, in_calls=is_captured)
     guards = Guards(classes, placed, n_layers, known)
     labeled = _label_all(placed, guards, n_layers)
-    changed = tree.visit(_Inserter(labeled, guards.additions, with_calls if is_captured else with_helper))
+    headers = [header for header, _ in labeled]
+    changed = tree.visit(_Inserter(headers, guards.additions, with_calls if is_captured else with_helper))
     if is_captured:
-        changed = changed if _imports_torch(tree) else _with_import(changed, "import torch\n")
-    elif not _imports_helper(tree):
+        is_torch = m.ImportAlias(name=m.Name("torch"), asname=None)
+        line = m.SimpleStatementLine(body=[m.Import(names=[m.ZeroOrMore(), is_torch, m.ZeroOrMore()])])
+        if not any(m.matches(each, line) for each in tree.body):
+            changed = _with_import(changed, "import torch\n")
+    elif not m.findall(tree, m.ImportAlias(name=m.Name(HELPER))) and not any(
+        m.matches(each, m.FunctionDef(name=m.Name(HELPER))) for each in tree.body
+    ):
         changed = _with_import(changed, f"from {helper_module} import {HELPER}\n")
-    notes = [*unneeded, *removed, *(note for each in labeled for note in _notes(each))]
+    notes = [*unneeded, *removed, *(note for header, label in labeled for note in _notes(header.block, label))]
     if guards.drafts:
         notes.append(f"draft layers get no scopes: {', '.join(guards.drafts)}")
     return Rewritten(changed.code, tuple(dict.fromkeys(notes)), tuple(guards.readings))
 
 
-@dataclass(frozen=True, eq=False)
-class _Labeled:
-    """The header of a scope, the label without the layer's number, and whether that is the plan's own."""
-
-    header: ScopeHeader
-    label: str
-    is_own: bool
-
-
-def _label_all(placed: Placed, guards: Guards, n_layers: int) -> list[_Labeled]:
+def _label_all(placed: Placed, guards: Guards, n_layers: int) -> list[tuple[ScopeHeader, "_Label"]]:
     """Return the header of each block, with a unique label; those of a scope that is apart have the same."""
     taken: set[str] = set()
     labeled = []
     for block in placed.blocks:
         index = guards.index(block) if block.layers else ""
         label = _Label.of(block, index, taken)
-        header = ScopeHeader(block, _condition(block, guards, n_layers, index), label.text(index))
-        labeled.append(_Labeled(header, label.base, label.is_own))
+        labeled.append((ScopeHeader(block, _condition(block, guards, n_layers, index), label.text(index)), label))
     for apart in placed.apart:
-        begin, end = apart.begin, apart.end
-        begins_at, ends_at = (guards.index(each) if each.layers else "" for each in (begin, end))
+        begins_at, ends_at = (guards.index(each) if each.layers else "" for each in (apart.begin, apart.end))
         number = "" if apart.distance is None else begins_at
-        label = _Label.of(begin, number, taken)
-        condition = _condition(begin, guards, n_layers, begins_at)
-        header = ScopeHeader(begin, condition, label.text(number), ends=False)
-        labeled.append(_Labeled(header, label.base, label.is_own))
+        label = _Label.of(apart.begin, number, taken)
+        condition = _condition(apart.begin, guards, n_layers, begins_at)
+        labeled.append((ScopeHeader(apart.begin, condition, label.text(number), ends=False), label))
         same = f"{ends_at} - {apart.distance}" if apart.distance else ends_at if number else ""
-        condition = _condition(end, guards, n_layers, ends_at)
-        header = ScopeHeader(end, condition, label.text(same), begins=False)
-        labeled.append(_Labeled(header, label.base, label.is_own))
+        condition = _condition(apart.end, guards, n_layers, ends_at)
+        labeled.append((ScopeHeader(apart.end, condition, label.text(same), begins=False), label))
     return labeled
 
 
@@ -142,8 +173,9 @@ class _Label:
 
 def _condition(block: Block, guards: Guards, n_layers: int, index: str) -> str:
     layers = () if block.is_whole else block.layers  # a branch around the block may say it already
-    parts = (guards.condition(block), of_layers(layers, n_layers, index), _of_turn(block.turn))
-    return " and ".join(filter(None, parts))
+    turn = block.turn  # the pass of a loop inside the layer
+    of_turn = f"{turn.index} == {turn.number}" if turn and turn.count > 1 else ""
+    return " and ".join(filter(None, (guards.condition(block), of_layers(layers, n_layers, index), of_turn)))
 
 
 def _own_label(block: Block, index: str) -> str:
@@ -162,16 +194,11 @@ def _own_label(block: Block, index: str) -> str:
     return templates.pop() if index and len(templates) == 1 and NUMBER in min(templates) else ""
 
 
-def _of_turn(turn: Turn | None) -> str:
-    """Return the condition that a loop inside the layer is in its pass ``turn``."""
-    return f"{turn.index} == {turn.number}" if turn and turn.count > 1 else ""
-
-
-def _notes(labeled: _Labeled) -> list[str]:
+def _notes(block: Block, of_block: _Label) -> list[str]:
     """Return what a reader should know about a block, one line each."""
-    block, label = labeled.header.block, labeled.label.replace(NUMBER, "N")
+    label = of_block.base.replace(NUMBER, "N")
     notes = [f"the scope {label} also contains: {text}" for text in block.besides]
-    if block.own_labels[0] and not labeled.is_own:
+    if block.own_labels[0] and not of_block.is_own:
         notes.append(f"the plan's label {block.own_labels[0]!r} is replaced by {label!r}")
     called = (last_name(call.func) for node in block.inside for call in calls_in(node))
     for name in dict.fromkeys(name for name in called if name.startswith(SWITCHES)):
@@ -182,10 +209,10 @@ def _notes(labeled: _Labeled) -> list[str]:
 class _Inserter(cst.CSTTransformer):
     """Inserts the blocks and the additions to ``__init__``."""
 
-    def __init__(self, labeled: Sequence[_Labeled], additions: Mapping[str, Sequence[str]], write: Write) -> None:
+    def __init__(self, headers: Sequence[ScopeHeader], additions: Mapping[str, Sequence[str]], write: Write) -> None:
         self._by_suite: dict[int, list[ScopeHeader]] = {}
-        for each in labeled:
-            self._by_suite.setdefault(id(each.header.block.suite), []).append(each.header)
+        for each in headers:
+            self._by_suite.setdefault(id(each.block.suite), []).append(each)
         self._additions, self._write = additions, write
         self._classes: list[str] = []
 
@@ -216,20 +243,220 @@ class _Inserter(cst.CSTTransformer):
         return updated_node.with_changes(body=self._write(updated_node.body, headers))
 
 
-def _imports_helper(tree: cst.Module) -> bool:
-    imported = bool(m.findall(tree, m.ImportAlias(name=m.Name(HELPER))))
-    defined = any(isinstance(each, cst.FunctionDef) and each.name.value == HELPER for each in tree.body)
-    return imported or defined
-
-
-def _imports_torch(tree: cst.Module) -> bool:
-    imported = m.Import(names=[m.ZeroOrMore(), m.ImportAlias(name=m.Name("torch"), asname=None), m.ZeroOrMore()])
-    return any(m.matches(each, m.SimpleStatementLine(body=[imported])) for each in tree.body)
-
-
 def _with_import(tree: cst.Module, text: str) -> cst.Module:
     body = list(tree.body)
     imports = m.SimpleStatementLine(body=[m.Import() | m.ImportFrom()])
     after = max((index for index, each in enumerate(body) if m.matches(each, imports)), default=-1)
     line = cst.parse_statement(text)
     return tree.with_changes(body=[*body[: after + 1], line, *body[after + 1 :]])
+
+
+def with_helper(
+    statements: Sequence[cst.BaseStatement], headers: Sequence[ScopeHeader], first: int = 0, last: int | None = None
+) -> Statements:
+    """Put the statements of each scope, of those from ``first`` to ``last``, into a ``with``, the outermost first."""
+    nested: Statements = []
+    last = len(statements) - 1 if last is None else last
+    position = first
+    while position <= last:
+        here = [each for each in headers if each.block.first == position and each.block.last <= last]
+        if not here:
+            nested.append(statements[position])
+            position += 1
+            continue
+        outer = max(here, key=lambda each: each.block.last)
+        others = [each for each in headers if each is not outer]
+        end = outer.block.last
+        nested += _in_helper(outer, with_helper(statements, others, position, end))
+        headers = [each for each in others if each.block.first > end]
+        position = end + 1
+    return nested
+
+
+def _in_helper(header: ScopeHeader, body: Statements) -> Statements:
+    """Return ``with superkernel_scope(condition, label, options):`` around the body."""
+    options = scope_options.render(dict(header.block.options))
+    arguments = f'{header.condition}, {header.label}, "{options}"'
+    if len(arguments) > MAX_LINE:
+        arguments = f'{_wrapped(header.condition)},\n    {header.label},\n    "{options}",'
+    call = f"{HELPER}({arguments})" if len(arguments) <= MAX_INLINE else f"{HELPER}(\n    {arguments}\n)"
+    blank, body = _blank_lines_out(body)
+    block = cst.parse_statement(f"with {call}:\n    pass\n")
+    assert isinstance(block, cst.With)
+    return [block.with_changes(leading_lines=blank, body=block.body.with_changes(body=body))]
+
+
+def with_calls(statements: Sequence[cst.BaseStatement], headers: Sequence[ScopeHeader]) -> Statements:
+    """Put each scope between ``torch.npu.super_kernel_scope_begin(label)`` and ``_end(label)``, under its condition.
+
+    Scopes of different layers may overlap in the source.
+
+    Raises:
+        PlanError: a scope's statements assign what its condition or its label depends on.
+    """
+    for header in headers:
+        _refuse_changed_names(header, statements)
+    inner_first = sorted(headers, key=lambda each: each.block.last - each.block.first)
+    written: Statements = []
+    for place, statement in enumerate(statements):
+        lines: Statements = [statement]
+        begins = [_guarded(each, BEGIN) for each in reversed(inner_first) if each.begins and each.block.first == place]
+        if begins:
+            blank, lines = _blank_lines_out(lines)
+            begins[0] = begins[0].with_changes(leading_lines=blank)
+        for each in inner_first:
+            if each.ends and each.block.first <= place <= each.block.last:
+                lines = [new for line in lines for new in _flat(line.visit(_EndBeforeExits(each)))]
+        ends = [_guarded(each, END) for each in inner_first if each.ends and each.block.last == place]
+        written += [*begins, *lines, *([] if _leaves(lines[-1]) else ends)]
+    return written
+
+
+def _wrapped(condition: str) -> str:
+    """Return a condition in lines of at most ``MAX_LINE`` characters, broken before an ``and`` where that is enough."""
+    if len(condition) <= MAX_LINE:
+        return condition
+    lines = condition.replace(" and ", "\nand ").splitlines()
+    return "\n".join(textwrap.fill(line, MAX_LINE, break_on_hyphens=False) for line in lines).replace("\n", "\n    ")
+
+
+def _guarded(header: ScopeHeader, call: str) -> cst.If:
+    condition = header.condition
+    if len(condition) > MAX_LINE:
+        condition = f"(\n    {_wrapped(condition)}\n)"
+    called = f"torch.npu.{call}({header.label})"
+    if len(called) > MAX_LINE:
+        called = f"torch.npu.{call}(\n        {header.label}\n    )"
+    statement = cst.parse_statement(f"if {condition}:\n    {called}\n")
+    assert isinstance(statement, cst.If)
+    return statement
+
+
+def _refuse_changed_names(header: ScopeHeader, statements: Sequence[cst.BaseStatement]) -> None:
+    """Refuse a scope whose end would be decided by other values than its begin, in the same function."""
+    block = header.block
+    body = statements[block.first : block.last + 1] if header.ends else ()
+    used = [cst.parse_expression(text) for text in (header.condition, header.label)]
+    names = {node.value for each in used for node in m.findall(each, m.Name()) if isinstance(node, cst.Name)}
+    targets = m.AssignTarget() | m.AnnAssign() | m.AugAssign() | m.For() | m.NamedExpr()
+    assigned = {
+        name
+        for statement in body
+        for each in m.findall(statement, targets)
+        for name in _bound(each.target)  # type: ignore[attr-defined]
+    }
+    if changed := sorted(names & assigned - {"self"}):
+        function = header.block.function
+        raise PlanError(
+            f"{function.name} assigns {changed[0]!r} within the scope "
+            f"{header.label}, whose condition or label depends on it; assign another name there"
+        )
+
+
+def _bound(target: cst.CSTNode) -> Iterator[str]:
+    """Yield the names that an assignment binds; an attribute or an element of an object is none."""
+    if isinstance(target, cst.Name):
+        yield target.value
+    elif isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from _bound(element.value)
+
+
+def _blank_lines_out(body: Statements) -> tuple[Sequence[cst.EmptyLine], Statements]:
+    """Return the blank lines before the body, which stay before its scope, and the body without them.
+
+    Comments stay with the statement that they describe.
+    """
+    first = body[0]
+    assert isinstance(first, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+    lines = list(first.leading_lines)
+    blank = next((index for index, line in enumerate(lines) if line.comment), len(lines))
+    return lines[:blank], [first.with_changes(leading_lines=lines[blank:]), *body[1:]]
+
+
+class _EndBeforeExits(cst.CSTTransformer):
+    """Puts the end of a scope before each statement that leaves it; what a ``return`` computes stays inside."""
+
+    def __init__(self, header: ScopeHeader) -> None:
+        function = header.block.function.node
+        names = {node.value for node in m.findall(function, m.Name()) if isinstance(node, cst.Name)}
+        self._end, self._loops = _guarded(header, END), 0
+        numbered = (RESULT, *(f"{RESULT}_{number}" for number in range(2, 100)))
+        self._result = next(name for name in numbered if name not in names)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        """Skip a function, whose exits leave only itself."""
+        return False
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        """Skip a class."""
+        return False
+
+    def visit_For_body(self, node: cst.For) -> None:
+        """Enter a loop within the scope."""
+        self._loops += 1
+
+    def leave_For_body(self, node: cst.For) -> None:
+        """Leave it."""
+        self._loops -= 1
+
+    def visit_While_body(self, node: cst.While) -> None:
+        """Enter a loop within the scope."""
+        self._loops += 1
+
+    def leave_While_body(self, node: cst.While) -> None:
+        """Leave it."""
+        self._loops -= 1
+
+    def leave_SimpleStatementSuite(
+        self, original_node: cst.SimpleStatementSuite, updated_node: cst.SimpleStatementSuite
+    ) -> cst.BaseSuite:
+        """Write ``if a: return b`` as a block, if it leaves the scope."""
+        if not self._is_exit(original_node.body[-1]):
+            return updated_node
+        line = cst.SimpleStatementLine(updated_node.body)
+        return cst.IndentedBlock(self._ended(line), header=updated_node.trailing_whitespace)
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.BaseStatement]:
+        """Put the end before the last statement of a line, if that leaves the scope."""
+        if not self._is_exit(original_node.body[-1]):
+            return updated_node
+        return cst.FlattenSentinel(self._ended(updated_node))
+
+    def _is_exit(self, node: cst.BaseSmallStatement) -> bool:
+        return isinstance(node, cst.Return) or (isinstance(node, cst.Break | cst.Continue) and not self._loops)
+
+    def _ended(self, line: cst.SimpleStatementLine) -> Statements:
+        *before, leaving = line.body
+        if isinstance(leaving, cst.Return) and leaving.value and not _is_plain(leaving.value):
+            before.append(cst.Assign([cst.AssignTarget(cst.Name(self._result))], leaving.value))
+            leaving = leaving.with_changes(value=cst.Name(self._result))
+        first = [line.with_changes(body=before, trailing_whitespace=cst.TrailingWhitespace())] if before else []
+        end = self._end if first else self._end.with_changes(leading_lines=line.leading_lines)
+        return [*first, end, line.with_changes(body=[leaving], leading_lines=())]
+
+
+def _is_plain(node: cst.CSTNode) -> bool:
+    parts = [child for child in node.children if isinstance(child, cst.BaseExpression | cst.Element)]
+    return m.matches(node, PLAIN) and all(map(_is_plain, parts))
+
+
+def _leaves(statement: cst.CSTNode) -> bool:
+    """Whether nothing after a statement, or a suite, runs, as far as can be seen from itself."""
+    if isinstance(statement, cst.IndentedBlock):
+        return _leaves(statement.body[-1])
+    if isinstance(statement, cst.SimpleStatementLine):
+        return isinstance(statement.body[-1], cst.Return | cst.Break | cst.Continue | cst.Raise)
+    if isinstance(statement, cst.With):
+        return _leaves(statement.body)
+    if isinstance(statement, cst.If) and isinstance(statement.orelse, cst.Else | cst.If):
+        other = statement.orelse if isinstance(statement.orelse, cst.If) else statement.orelse.body
+        return _leaves(statement.body) and _leaves(other)
+    return False
+
+
+def _flat(node: object) -> Statements:
+    nodes = list(node.nodes) if isinstance(node, cst.FlattenSentinel) else [node]
+    return [each for each in nodes if isinstance(each, cst.BaseStatement)]

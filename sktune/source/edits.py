@@ -87,7 +87,10 @@ def write(changes: Sequence[Change], folder: Path) -> None:
             out of the folder, nothing is written.
     """
     real = {change.path: files.inside(folder, change.path, OUTSIDE) for change in changes}
-    entries = {change.path.relative_to(folder).as_posix(): _entry(change) for change in changes}
+    entries = {
+        change.path.relative_to(folder).as_posix(): {"before": change.before, "after_sha256": _digest(change.after)}
+        for change in changes
+    }
     held = {name: {**entry, "held_sha256": _digest(read_text(folder / name))} for name, entry in entries.items()}
     # The record comes first: whatever happens from here on can be undone.
     _write_record(held, folder)
@@ -120,10 +123,6 @@ def read_text(path: Path) -> str:
         BadInputError: it cannot be read.
     """
     return files.read_text(path, BadInputError, "give a text file in UTF-8")
-
-
-def _entry(change: Change) -> dict[str, str]:
-    return {"before": change.before, "after_sha256": _digest(change.after)}
 
 
 def _write_record(entries: Mapping[str, Mapping[str, str]], folder: Path) -> None:

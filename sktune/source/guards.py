@@ -1,6 +1,6 @@
 """The condition of a scope: the flag, decode only, no draft layer; made of what the scope's class and function have."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import libcst as cst
@@ -11,6 +11,7 @@ from sktune.source.classes import (
     LAYER_INDEX,
     SourceClass,
     argument_of,
+    code_of,
     constructions,
     last_name,
     parameters_of,
@@ -29,6 +30,8 @@ from sktune.source.values import (
 )
 from sktune.targets.recipe import FLAG
 
+MAX_LISTED = 6
+"""Numbers that are listed rather than described by their pattern."""
 FLAG_OF = {
     "infer_config": f'infer_config.model_config.custom_params.get("{FLAG}", False)',
     "runner_settings": f'runner_settings.get("model_config").get("{FLAG}", False)',
@@ -98,7 +101,7 @@ class Guards:
             for value in other.assigned.get(FLAG, ()):
                 if _root(value) in owner.parameters:
                     self.readings[reading_of(value, other)] = None
-                    return self._add(owner, FLAG, cst.Module([]).code_for_node(value))
+                    return self._add(owner, FLAG, code_of(value))
         for parameter, read in FLAG_OF.items():
             if parameter in owner.parameters:
                 self.readings[reading_of(cst.parse_expression(read), owner)] = None
@@ -121,10 +124,11 @@ class Guards:
         parameters = parameters_of(function.node)
         if PREFILL in parameters or _is_local_before(block):
             return PREFILL
+        written = {id(each.target) for each in m.findall(function.node, m.AssignTarget())}  # type: ignore[attr-defined]
         for node in m.findall(function.node.body, CARRIED_PREFILL):
             # A local name may not be bound yet where the scope begins.
-            if _root(node) in parameters and not _is_assigned(node, function.node):
-                return cst.Module([]).code_for_node(node)
+            if _root(node) in parameters and id(node) not in written:
+                return code_of(node)
         if PREFILL in function.owner.assigned:
             return f"self.{PREFILL}"
         for carriers in (self._carriers([function.owner]), self._carriers(list(self._classes.values()))):
@@ -150,7 +154,7 @@ class Guards:
         """Return the names of objects that have the prefill flag, each with the expressions that read it."""
         found: dict[str, dict[str, None]] = {}
         for node in (node for owner in classes for node in m.findall(owner.node, CARRIED_PREFILL)):
-            code = cst.Module([]).code_for_node(node).replace("'", '"')
+            code = code_of(node).replace("'", '"')
             found.setdefault(_root(node), {})[code] = None
         return {name: list(forms) for name, forms in found.items() if name != "self"}
 
@@ -230,11 +234,6 @@ def _root(node: cst.CSTNode) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-def _is_assigned(node: cst.CSTNode, function: cst.FunctionDef) -> bool:
-    targets = [target.target for each in m.findall(function, m.Assign()) for target in each.targets]  # type: ignore[attr-defined]
-    return any(target is node for target in targets)
-
-
 def _is_local_before(block: Block) -> bool:
     """Whether the function has set a local ``is_prefill``, in every case, before the block."""
     for node in block.function.node.body.body:
@@ -245,3 +244,57 @@ def _is_local_before(block: Block) -> bool:
         if m.matches(node, m.SimpleStatementLine(body=[m.Assign(targets=[m.AssignTarget(m.Name(PREFILL))])])):
             return True
     return False
+
+
+def of_layers(layers: Sequence[int], n_layers: int, index: str) -> str:
+    """Return the condition that ``index`` is one of ``layers``, which ascend; empty if there are no others."""
+    if not layers or len(layers) == n_layers:
+        return ""
+    if len(layers) == layers[-1] - layers[0] + 1:
+        return _between(layers[0], layers[-1], n_layers, index)
+    listed = f"{index} in ({', '.join(map(str, layers))})"
+    if len(layers) <= MAX_LISTED:
+        return listed
+    return min(*_patterns(layers, n_layers, index), listed, key=len)
+
+
+def _between(first: int, last: int, n_layers: int, index: str) -> str:
+    """Return the condition of consecutive layers; empty for all layers."""
+    if first == last:
+        return f"{index} == {first}"
+    if first > 0 and last < n_layers - 1:
+        return f"{first} <= {index} <= {last}"
+    return f"{index} >= {first}" if first > 0 else f"{index} <= {last}" if last < n_layers - 1 else ""
+
+
+def _patterns(layers: Sequence[int], n_layers: int, index: str) -> Iterator[str]:
+    """Yield conditions that say the same as a list of layers: what is missing, ranges, and what repeats."""
+    first, last, wanted = layers[0], layers[-1], set(layers)
+    missing = [layer for layer in range(first, last + 1) if layer not in wanted]
+    without = f"{index} != {missing[0]}" if len(missing) == 1 else f"{index} not in ({', '.join(map(str, missing))})"
+    yield " and ".join(filter(None, (_between(first, last, n_layers, index), without)))
+    begins = [layer for layer in layers if layer - 1 not in wanted]
+    ends = [layer for layer in layers if layer + 1 not in wanted]
+    ranges = [_between(begin, end, n_layers, index) for begin, end in zip(begins, ends, strict=True)]
+    yield f"({' or '.join(ranges)})"
+    for period in range(2, (last - first + 1) // 3 + 1):  # what comes only twice does not repeat
+        rests = sorted({layer % period for layer in layers})
+        whole = [rest for rest in rests if wanted.issuperset(range(rest, n_layers, period))]
+        if len(rests) < period and all((layer % period in rests) == (layer in wanted) for layer in range(first, last)):
+            # A bound is needed where the pattern would go on.
+            lowest = first if any(layer % period in rests for layer in range(first)) else 0
+            highest = last if any(layer % period in rests for layer in range(last + 1, n_layers)) else n_layers - 1
+            yield " and ".join(filter(None, (_between(lowest, highest, n_layers, index), _of(rests, period, index))))
+        others = [layer for layer in layers if layer % period not in whole]
+        for begin, end in zip(begins, ends, strict=True):
+            if whole and others and begin <= others[0] and others[-1] <= end:
+                yield f"({_between(begin, end, n_layers, index)} or {_of(whole, period, index)})"
+
+
+def _of(rests: Sequence[int], period: int, index: str) -> str:
+    """Return the condition that ``index`` leaves one of some ``rests``, which ascend, when divided by ``period``."""
+    if len(rests) == 1:
+        return f"{index} % {period} == {rests[0]}"
+    if len(rests) == period - 1:
+        return f"{index} % {period} != {min(set(range(period)) - set(rests))}"
+    return f"{index} % {period} in ({', '.join(map(str, rests))})"

@@ -6,7 +6,7 @@ from functools import lru_cache
 import libcst as cst
 import libcst.matchers as m
 
-from sktune.source.classes import last_name
+from sktune.source.classes import code_of, last_name
 from sktune.source.values import locals_of
 
 HELPER = "superkernel_scope"
@@ -87,10 +87,10 @@ class _Remover(cst.CSTTransformer):
         values = locals_of(function)
         self._names[-1] |= {last_name(node) for node in m.findall(call, m.Name())} & values.keys()
         arguments = call.args if last_name(call.func) == BEGIN else call.args[1:]
-        shown = [_code(argument.value) for argument in arguments]
+        shown = [code_of(argument.value) for argument in arguments]
         for argument in arguments:
             if m.matches(argument.value, m.Name()) and (given := values.get(last_name(argument.value))):
-                known = " or ".join(_code(value) for value in given if value is not None)
+                known = " or ".join(code_of(value) for value in given if value is not None)
                 shown = [known if text == last_name(argument.value) and known else text for text in shown]
         self.notes.append(
             f"a scope written by hand in {function.name.value} is replaced: {', '.join(shown)}; --undo restores it"
@@ -133,7 +133,3 @@ def _only_sets(node: cst.CSTNode | None, names: frozenset[str]) -> bool:
     if not isinstance(only, cst.Assign) or m.findall(only.value, m.Call()):
         return False
     return all(isinstance(each.target, cst.Name) and each.target.value in names for each in only.targets)
-
-
-def _code(node: cst.CSTNode) -> str:
-    return cst.Module([]).code_for_node(node)

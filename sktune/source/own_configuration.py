@@ -12,7 +12,7 @@ import libcst.matchers as m
 
 from sktune.core.errors import BadInputError
 from sktune.core.plan_file import MAX_LAYERS
-from sktune.source.classes import SourceClass, classes_of, last_name, parsed
+from sktune.source.classes import SourceClass, classes_of, code_of, last_name, parsed
 
 FILE = "config.json"
 MAX_CHARACTERS = 1 << 20
@@ -73,7 +73,8 @@ def own_configuration(
         BadInputError: a ``config.json`` is there, but cannot be read.
     """
     of_yaml = _from_yaml(folder, settings, read)
-    for path in (*_weights(folder, settings), folder / FILE):
+    named = [value for key, value in _pairs(settings) if key == "model_path" and isinstance(value, str) and value]
+    for path in (*(folder / value / FILE for value in named), folder / FILE):  # an absolute path replaces the folder
         if path.is_file():
             values = _parsed(read(path), path)
             inner = values.get("text_config")
@@ -87,12 +88,6 @@ def own_configuration(
             values = {**_with_count(defaults), **of_yaml}
             return OwnConfiguration(values, f"the defaults in {path.name}", of_yaml, is_default=True)
     return OwnConfiguration(of_yaml, of_yaml=of_yaml)
-
-
-def _weights(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
-    for key, value in _pairs(settings):
-        if key == "model_path" and isinstance(value, str) and value:
-            yield folder / value / FILE  # an absolute path replaces the folder
 
 
 def _pairs(node: Any) -> Iterator[tuple[Any, Any]]:
@@ -166,7 +161,7 @@ def _of_class(owner: SourceClass) -> dict[str, Any]:
     for parameter in (*init.params.params, *init.params.kwonly_params) if init else ():
         if parameter.default is not None:
             try:
-                defaults[parameter.name.value] = ast.literal_eval(cst.Module([]).code_for_node(parameter.default))
+                defaults[parameter.name.value] = ast.literal_eval(code_of(parameter.default))
             except (ValueError, SyntaxError):
                 continue
     return defaults if any(isinstance(defaults.get(name), int) for name in COUNTS) else {}

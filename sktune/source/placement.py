@@ -140,7 +140,10 @@ def find_blocks(
         for members in filter(None, (begins, ends)):
             _refuse_shared(members, step.modules)
         if ends:
-            apart.append(_apart(begins, ends, step.layers))
+            first, last = _block(begins, step.layers, ends=False), _block(ends, step.layers, begins=False)
+            covers = (first.covers[0], last.covers[1])
+            distance = _distance(begins[0][1], ends[0][1])
+            apart.append(Apart(replace(first, covers=covers), replace(last, covers=covers), distance))
         else:
             blocks.append(_block(begins, step.layers))
     if not in_calls:
@@ -202,18 +205,15 @@ def _decode_step(classes: Mapping[str, SourceClass], plan: Plan, n_layers: int, 
                 called = _called(run)
                 if called >= set(local):
                     modules = {prefix + path: each for path, each in follower.modules.items()}
-                    everywhere = Follower(classes, _in_all_layers(local, n_layers), n_layers, known)
+                    # The same units in each layer: a step is followed only into layers with units.
+                    parts = dict.fromkeys(tuple(LAYER.split(unit, maxsplit=1)) for unit in local)
+                    in_all = [str(layer).join(each) for each in parts for layer in range(n_layers)]
+                    everywhere = Follower(classes, in_all, n_layers, known)
                     return _DecodeStep(_renamed(run, prefix), modules, _layers(everywhere.follow(owner, method)))
                 missing, name = next(each for each in zip(local, units, strict=True) if each[0] not in called)
                 keys = {LAYER.sub("", unit, count=1) for unit in called}
                 best = max(best, (len(called & set(local)), name, LAYER.sub("", missing, count=1) in keys))
     raise MissingUnitError(best[1], is_elsewhere=best[2])
-
-
-def _in_all_layers(units: Sequence[str], n_layers: int) -> list[str]:
-    """Return the same units in each layer: a step is followed only into layers with units."""
-    parts = dict.fromkeys(tuple(LAYER.split(unit, maxsplit=1)) for unit in units)
-    return [str(layer).join(each) for each in parts for layer in range(n_layers)]
 
 
 def _layers(step: SuiteRun | None) -> Mapping[int, frozenset[int]]:
@@ -260,16 +260,6 @@ def _distance(begin: StatementRange, end: StatementRange) -> int | None:
     return last - first if first is not None and last is not None else None
 
 
-def _apart(
-    begins: Sequence[tuple[Scope, StatementRange]],
-    ends: Sequence[tuple[Scope, StatementRange]],
-    ran: Mapping[int, frozenset[int]],
-) -> Apart:
-    begin, end = _block(begins, ran, ends=False), _block(ends, ran, begins=False)
-    covers = (begin.covers[0], end.covers[1])
-    return Apart(replace(begin, covers=covers), replace(end, covers=covers), _distance(begins[0][1], ends[0][1]))
-
-
 def _block(
     members: Sequence[tuple[Scope, StatementRange]],
     ran: Mapping[int, frozenset[int]],
@@ -283,7 +273,8 @@ def _block(
     is_whole = id(run.suite) in ran and ran[id(run.suite)] <= {*layers}
     covers = (_key(scope.first, run), _key(scope.last, run))
     if run.layer is None and ".".join(scope.first.split(".")[:-1]) != ".".join(scope.last.split(".")[:-1]):
-        covers = ("layers", "layers") if _spans_layers(place) else covers
+        calling = (each for each in run.statements[place.first : place.last + 1] if each.steps)
+        covers = ("layers", "layers") if all(isinstance(each.node, cst.For) for each in calling) else covers
     besides = dict.fromkeys(text for each, at in members for text in at.besides(each, begins=begins, ends=ends))
     by_layer = sorted(members, key=lambda member: -1 if member[1].run.layer is None else member[1].run.layer)
     own = tuple(each.name if each.name != replace(each, name="").label else "" for each, _ in by_layer)
@@ -311,11 +302,6 @@ def _key(unit: str, run: SuiteRun) -> str:
     if len(parts) > 1 and parts[1] == str(run.layer) and run.index is not None:
         parts = parts[2:] or parts[:1]
     return "_".join(parts)
-
-
-def _spans_layers(place: StatementRange) -> bool:
-    statements = place.run.statements[place.first : place.last + 1]
-    return all(isinstance(each.node, cst.For) for each in statements if each.steps)
 
 
 def _refuse_crossings(blocks: Sequence[Block]) -> None:

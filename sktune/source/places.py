@@ -9,7 +9,7 @@ import libcst as cst
 
 from sktune.core.errors import PlanError
 from sktune.core.plan import Scope
-from sktune.source.besides import around
+from sktune.source.classes import code_of
 from sktune.source.runs import Statement, StatementCall, SuiteRun
 
 LAYER = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -146,12 +146,12 @@ class CallTree:
             if ways[0][common + 1][0] is not ways[1][common + 1][0]:
                 break
             common += 1
-        # Each statement that begins the scope may leave itself, unless it has more around what begins there.
+        # From the begin on: its own suite from its first statement, each suite around it from the next statement.
         begins = [(run, run.statements[index + (run is not begin.run) :]) for run, index, _ in ways[0]]
         both, last, _ = ways[1][common]
         between = both.statements[len(both.statements) - len(begins[common][1]) : last]
-        # Below the statements that have both, what leaves before either leaves the other alone; what leaves after the
-        # begin does so in the function that has both.
+        # Below the innermost suite that holds both calls: a return before one of them leaves the other unpaired; after
+        # the begin, only a return from the function that holds both skips the end.
         before = [(run, run.statements[:index]) for way in ways for run, index, _ in way[common + 1 :]]
         after = [(run, statements) for run, statements in begins[common + 1 :] if run.function is both.function]
         passed = [(run, run.statements) for run in _passes_before(ways[1][common:], ways[0][common:])]
@@ -235,3 +235,41 @@ def _obstacle(scope: Scope, calls: CallTree, *, is_called: bool, is_reversed: bo
 def contains(node: cst.CSTNode, part: cst.CSTNode) -> bool:
     """Whether ``part`` is in ``node``, or is it."""
     return node is part or any(contains(child, part) for child in node.children)
+
+
+def around(statement: Statement, unit: str, side: int) -> list[str]:
+    """Return the statements that run on one ``side`` of ``unit`` within ``statement``: -1 before it, 1 after it."""
+    step = statement.steps[0 if side < 0 else -1]
+    if not step.runs:
+        return [] if _only_calls(statement) else [_code(statement.node)]
+    found: list[str] = []
+    runs = [run for run in step.runs if unit in (run.firsts if side < 0 else run.lasts)]
+    for run in runs[:1] if side < 0 else runs[-1:]:
+        with_steps = [index for index, each in enumerate(run.statements) if each.steps]
+        at = with_steps[0 if side < 0 else -1]
+        beyond = run.statements[:at] if side < 0 else run.statements[at + 1 :]
+        computing = (each for each in beyond if not isinstance(each.node, cst.FunctionDef | cst.ClassDef))
+        found += [_code(each.node) for each in computing if _operations(each.node)]
+        found += around(run.statements[at], unit, side)
+    return found
+
+
+def _only_calls(statement: Statement) -> bool:
+    """Whether a statement does nothing but call its steps and assign or return the result."""
+    node = statement.node
+    if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
+        return False
+    (only,) = node.body
+    value = only.value if isinstance(only, cst.Assign | cst.AnnAssign | cst.Expr | cst.Return) else None
+    return isinstance(value, cst.Call) and _operations(value) == len(statement.steps)
+
+
+def _operations(node: cst.CSTNode) -> int:
+    is_one = isinstance(node, cst.Call | cst.BinaryOperation | cst.UnaryOperation | cst.AugAssign)
+    is_not = isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not)
+    return int(is_one and not is_not) + sum(_operations(child) for child in node.children)
+
+
+def _code(node: cst.BaseStatement) -> str:
+    bare = node.with_changes(leading_lines=())
+    return code_of(bare).strip().partition("\n")[0]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import libcst as cst
 import libcst.matchers as m
 
-from sktune.source.classes import SourceClass, attribute_of_self, last_name, parameters_of
+from sktune.source.classes import SourceClass, attribute_of_self, code_of, last_name, parameters_of
 
 PREFILL = "is_prefill"
 """The models' name of the flag that is set in prefill."""
@@ -95,17 +95,37 @@ def evaluate(node: cst.CSTNode, place: EvaluationPlace, depth: int = 0) -> Any:
         return UNKNOWN
     if m.matches(node, IS_PREFILL):
         return False
-    for kind, rule in _RULES.items():
-        if isinstance(node, kind):
-            return rule(node, place, depth + 1)
+    depth += 1
+    match node:
+        case cst.Integer() | cst.Float() | cst.SimpleString() | cst.Tuple() | cst.List():
+            try:
+                return ast.literal_eval(code_of(node.with_changes(lpar=[], rpar=[])))
+            except (ValueError, SyntaxError):
+                return UNKNOWN
+        case cst.Name():
+            return _name(node, place, depth)
+        case cst.Attribute():
+            return _attribute(node, place, depth)
+        case cst.Call():
+            return _call(node, place, depth)
+        case cst.BooleanOperation():
+            return _boolean(node, place, depth)
+        case cst.UnaryOperation():
+            value = evaluate(node.expression, place, depth)
+            if isinstance(node.operator, cst.Not):
+                return UNKNOWN if isinstance(value, _Unknown | _Part) else not value
+            return -value if isinstance(node.operator, cst.Minus) and isinstance(value, int | float) else UNKNOWN
+        case cst.Comparison():
+            return _comparison(node, place, depth)
+        case cst.BinaryOperation():
+            left, right = evaluate(node.left, place, depth), evaluate(node.right, place, depth)
+            return _applied(_COMPUTED.get(type(node.operator)), left, right)
+        case cst.IfExp():
+            test = truth(node.test, place, depth)
+            return UNKNOWN if test is None else evaluate(node.body if test else node.orelse, place, depth)
+        case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=index))]):
+            return _item(evaluate(node.value, place, depth), evaluate(index, place, depth))
     return UNKNOWN
-
-
-def _constant(node: Any, _place: EvaluationPlace, _depth: int) -> Any:
-    try:
-        return ast.literal_eval(cst.Module([]).code_for_node(node.with_changes(lpar=[], rpar=[])))
-    except (ValueError, SyntaxError):
-        return UNKNOWN
 
 
 def _name(node: cst.Name, place: EvaluationPlace, depth: int) -> Any:
@@ -193,13 +213,6 @@ def _boolean(node: cst.BooleanOperation, place: EvaluationPlace, depth: int) -> 
     return UNKNOWN if UNKNOWN in (left, right) else right
 
 
-def _not(node: cst.UnaryOperation, place: EvaluationPlace, depth: int) -> Any:
-    value = evaluate(node.expression, place, depth)
-    if isinstance(node.operator, cst.Not):
-        return UNKNOWN if isinstance(value, _Unknown | _Part) else not value
-    return -value if isinstance(node.operator, cst.Minus) and isinstance(value, int | float) else UNKNOWN
-
-
 _COMPARED: Mapping[type, Callable[[Any, Any], Any]] = {
     cst.Equal: operator.eq, cst.NotEqual: operator.ne, cst.LessThan: operator.lt, cst.LessThanEqual: operator.le,
     cst.GreaterThan: operator.gt, cst.GreaterThanEqual: operator.ge, cst.Is: operator.is_, cst.IsNot: operator.is_not,
@@ -222,11 +235,6 @@ def _comparison(node: cst.Comparison, place: EvaluationPlace, depth: int) -> Any
     return held
 
 
-def _binary(node: cst.BinaryOperation, place: EvaluationPlace, depth: int) -> Any:
-    left, right = evaluate(node.left, place, depth), evaluate(node.right, place, depth)
-    return _applied(_COMPUTED.get(type(node.operator)), left, right)
-
-
 def _applied(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> Any:
     if function is None or any(isinstance(value, _Unknown | _Part) for value in (left, right)):
         return UNKNOWN
@@ -234,26 +242,6 @@ def _applied(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) 
         return function(left, right)
     except (TypeError, ArithmeticError):
         return UNKNOWN
-
-
-def _choice(node: cst.IfExp, place: EvaluationPlace, depth: int) -> Any:
-    test = truth(node.test, place, depth)
-    return UNKNOWN if test is None else evaluate(node.body if test else node.orelse, place, depth)
-
-
-def _subscript(node: cst.Subscript, place: EvaluationPlace, depth: int) -> Any:
-    index = node.slice[0].slice if len(node.slice) == 1 else None
-    if not isinstance(index, cst.Index):
-        return UNKNOWN
-    return _item(evaluate(node.value, place, depth), evaluate(index.value, place, depth))
-
-
-_RULES: Mapping[type, Callable[[Any, EvaluationPlace, int], Any]] = {
-    cst.Integer: _constant, cst.Float: _constant, cst.SimpleString: _constant, cst.Tuple: _constant,
-    cst.List: _constant, cst.Name: _name, cst.Attribute: _attribute, cst.Call: _call, cst.BooleanOperation: _boolean,
-    cst.UnaryOperation: _not, cst.Comparison: _comparison, cst.BinaryOperation: _binary, cst.IfExp: _choice,
-    cst.Subscript: _subscript,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,19 +282,19 @@ def _reading(node: cst.CSTNode, owner: SourceClass, function: cst.FunctionDef | 
         return inside(assigned[0], "", None) if len(assigned) == 1 else Reading(name, ())
     if isinstance(node, cst.Attribute):
         return inside(node.value, node.attr.value)
-    text = m.SimpleString()
-    if m.matches(node, m.Call(func=m.Attribute(attr=m.Name("get")), args=[m.Arg(text), m.AtMostN(n=1)])):
-        assert isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)
-        return inside(node.func.value, ast.literal_eval(node.args[0].value.value))  # type: ignore[attr-defined]
-    if m.matches(node, m.Call(func=m.Name("getattr"), args=[m.Arg(), m.Arg(text), m.AtMostN(n=1)])):
-        assert isinstance(node, cst.Call)
-        return inside(node.args[0].value, ast.literal_eval(node.args[1].value.value))  # type: ignore[attr-defined]
-    if m.matches(node, m.Call(func=m.Name("bool"), args=[m.Arg()])):
-        assert isinstance(node, cst.Call)
-        return inside(node.args[0].value)
-    if m.matches(node, m.Subscript(slice=[m.SubscriptElement(m.Index(text))])):
-        assert isinstance(node, cst.Subscript)
-        return inside(node.value, ast.literal_eval(node.slice[0].slice.value.value))  # type: ignore[attr-defined]
+    match node:
+        case (
+            cst.Call(
+                func=cst.Attribute(value=of, attr=cst.Name("get")),
+                args=[cst.Arg(value=cst.SimpleString(text)), *others],
+            )
+            | cst.Call(func=cst.Name("getattr"), args=[cst.Arg(value=of), cst.Arg(cst.SimpleString(text)), *others])
+        ) if len(others) < 2:
+            return inside(of, ast.literal_eval(text))
+        case cst.Subscript(value=of, slice=[cst.SubscriptElement(slice=cst.Index(value=cst.SimpleString(text)))]):
+            return inside(of, ast.literal_eval(text))
+        case cst.Call(func=cst.Name("bool"), args=[cst.Arg(value=of)]):
+            return inside(of)
     return None
 
 

@@ -12,7 +12,7 @@ from sktune.core.errors import StudyError
 from sktune.core.layout import Layout
 from sktune.core.plan import Option
 from sktune.core.verification import Verification
-from sktune.learning.history import PREFIX
+from sktune.learning.attributes import PREFIX
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.noise_floor import NoiseFloorSample, noise_floor
 

@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial
 from sktune.core.codec import decoded
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Plan
-from sktune.learning.history import OUTCOME, PREFIX, PROBE, REPEAT
+from sktune.learning.attributes import OUTCOME, PREFIX, PROBE, REPEAT
 
 
 @dataclass(frozen=True, slots=True)

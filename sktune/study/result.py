@@ -7,18 +7,17 @@ from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from optuna.trial import FrozenTrial
 
 from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
 from sktune.core.delivery import Delivery
 from sktune.core.files import real_path
-from sktune.core.outcome import FinalRow, Reason, Speedup
+from sktune.core.outcome import MAX_SHORTLISTED, FinalRow, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import MAX_SHORTLISTED, FinalPlan, Verdict, decide, pooled
+from sktune.measure.winner import FinalPlan, Verdict, decide, pooled
 from sktune.study.facts import ProxyFindings, StudyFacts
 from sktune.study.records import TrialRecord, incumbent_first
 from sktune.study.storage import translated, undamaged
@@ -208,6 +207,8 @@ class SearchResult:
         pairs = self.proxy_ranking()
         if len(pairs) < 3:
             return None
+        import pandas as pd  # few studies need it, and it takes long
+
         ranks = pd.DataFrame(pairs).rank()
         correlation = float(ranks[0].corr(ranks[1]))
         return None if isnan(correlation) else correlation

@@ -10,7 +10,7 @@ from optuna.study._frozen import FrozenStudy
 from sqlalchemy.pool import StaticPool
 
 from sktune.core.errors import StudyError
-from sktune.learning.history import PREFIX
+from sktune.learning.attributes import PREFIX
 from sktune.study.leases import stored_leases
 from sktune.study.result import SearchResult, result_of
 from sktune.study.storage import WAY_OUT, connect, shown, sqlite_path, translated, undamaged

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from sktune.core.errors import SktuneError, StorageError, StudyError, described, first_line, nearest
-from sktune.learning.history import PREFIX
+from sktune.learning.attributes import PREFIX
 from sktune.study.facts import FORMAT
 
 DATABASE = "study.db"

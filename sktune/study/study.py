@@ -31,7 +31,7 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, StartingPoint
 from sktune.core.verification import Verification
-from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, REPEAT, Learned, amended
+from sktune.learning.attributes import ORIGIN, OUTCOME, PREFIX, PROBE, REPEAT, amended
 from sktune.learning.threads import one_blas_thread
 from sktune.study.backup import Backup
 from sktune.study.claims import Claims, Holder, may_live, refuse_difference
@@ -358,6 +358,8 @@ class TuningStudy:
     @one_blas_thread()
     def best_first(self, space: SearchSpace) -> list[TrialRecord]:
         """Return the complete trials by decreasing expected saving, as a single measurement may be luck."""
+        from sktune.learning.history import Learned
+
         learned = Learned(space)
         learned.read_once(self.trials())
         expected = learned.expected_savings()

@@ -4,8 +4,17 @@
 ``marks`` puts scopes on them. Compiling a step belongs to ``backends``; starting a recipe's program to ``runners``.
 """
 
-from sktune.targets.by_model import describe
-from sktune.targets.spec import Application, ConfigSpec, Extent, FunctionSpec, PresetSpec, RecipeSpec, TargetSpec, Usage
+from sktune.targets.spec import (
+    Application,
+    ConfigSpec,
+    Extent,
+    FunctionSpec,
+    PresetSpec,
+    RecipeSpec,
+    TargetSpec,
+    Usage,
+    describe,
+)
 
 __all__ = [
     "Application", "ConfigSpec", "Extent", "FunctionSpec", "PresetSpec", "RecipeSpec", "TargetSpec", "Usage",

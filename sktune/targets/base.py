@@ -57,23 +57,22 @@ def decode_inputs(target: Target, seed: int, steps: int, context: int | None = N
         raise TargetError(f"the prefill fails: {described(failure)}; fix it, or the model that it runs") from failure
     if len(inputs) < steps:
         raise TargetError(f"the prefill returns the inputs of {len(inputs)} steps; have it return {steps}")
-    return [tuple(_contiguous(value) for value in values) for values in inputs]
-
-
-def _contiguous(value: Any) -> Any:
-    return value.clone(memory_format=torch.contiguous_format) if isinstance(value, torch.Tensor) else value
-
-
-def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
-    """Return each element of an expanded tensor once: it cannot be written to through its repetitions."""
-    return tensor[tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())]
+    contiguous = torch.contiguous_format
+    return [
+        tuple(each.clone(memory_format=contiguous) if isinstance(each, torch.Tensor) else each for each in values)
+        for values in inputs
+    ]
 
 
 class Snapshot:
     """A copy of the state, from which decode steps can be replayed."""
 
     def __init__(self, state: Mapping[str, torch.Tensor]) -> None:
-        held = [_without_repeats(tensor) for tensor in state.values()]
+        # Each element of an expanded tensor once: it cannot be written to through its repetitions.
+        held = [
+            tensor[tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())]
+            for tensor in state.values()
+        ]
         self._pairs = [(tensor, tensor.detach().clone()) for tensor in held]
 
     def restore(self) -> None:

@@ -1,7 +1,7 @@
 """Targets for the causal language models of Hugging Face transformers."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -40,7 +40,7 @@ LONGEST_REPLAY = 16
 """Decode steps that fit into the cache after the context."""
 
 
-def from_preset(spec: PresetSpec, *, takes_torchair: bool) -> Target:
+def from_preset(spec: PresetSpec, *, takes_torchair: bool = False) -> Target:
     """Build a preset's model at the spec's scale, with random weights unless the spec names a checkpoint."""
     scale, model = spec.scale, spec.preset.model
     values = model.configuration(scale)
@@ -60,37 +60,24 @@ def from_preset(spec: PresetSpec, *, takes_torchair: bool) -> Target:
 def from_folder(spec: ConfigSpec, *, takes_torchair: bool) -> Target:
     """Build the causal language model whose ``config.json`` is in the spec's folder."""
     if spec.trust:
-        return _with_own_code(spec, lambda: _from_folder(spec, takes_torchair=takes_torchair))
-    folder_code.refuse_untrusted(spec.folder)
-    return _from_folder(spec, takes_torchair=takes_torchair)
-
-
-def _from_folder(spec: ConfigSpec, *, takes_torchair: bool) -> Target:
-    config = _own_config(spec.folder) if spec.trust else _read_config(str(spec.folder))
-    layers = _cut(config.get_text_config(decoder=True), spec).num_hidden_layers
-    name = f"{spec.name}: {layers} layers"
-    batch, context = spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT
-    return _build(spec, config, "batched_mm", name, batch, context, takes_torchair=takes_torchair)
-
-
-def _with_own_code(spec: ConfigSpec, build: Callable[[], Target]) -> Target:
-    folder_code.forget_code()
+        folder_code.forget_code()
+    else:
+        folder_code.refuse_untrusted(spec.folder)
     try:
-        return build()
+        # None, too, if the folder's model has a configuration that transformers knows.
+        kind = folder_code.own_class(spec.folder, folder_code.CONFIG) if spec.trust else None
+        folder = str(spec.folder)
+        config = kind.from_pretrained(folder, local_files_only=True) if kind else _read_config(folder)
+        layers = _cut(config.get_text_config(decoder=True), spec).num_hidden_layers
+        batch, context = spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT
+        name = f"{spec.name}: {layers} layers"
+        return _build(spec, config, "batched_mm", name, batch, context, takes_torchair=takes_torchair)
     except SktuneError:
         raise
     except Exception as failure:
-        if ran_out_of_memory(failure):
+        if not spec.trust or ran_out_of_memory(failure):
             raise
         raise TargetError(f"the code in {spec.folder} fails: {described(failure)}; fix it") from failure
-
-
-def _own_config(folder: Path) -> PreTrainedConfig:
-    kind = folder_code.own_class(folder, folder_code.CONFIG)
-    if kind is None:  # its model has a configuration that transformers knows
-        return _read_config(str(folder))
-    config: PreTrainedConfig = kind.from_pretrained(str(folder), local_files_only=True)
-    return config
 
 
 def _cut(config: PreTrainedConfig, spec: TargetSpec) -> PreTrainedConfig:
@@ -193,7 +180,8 @@ def _built(
     _check_memory(spec, config, dtype)
     torch.manual_seed(spec.seed)
     model = _model(spec, config, dtype).to(spec.device).eval().requires_grad_(False)
-    text, built = config.get_text_config(decoder=True), _config_of(model)
+    text, built = config.get_text_config(decoder=True), model.config  # a copy of the given one if it has weights
+    assert isinstance(built, PreTrainedConfig)
     length = -(-(context + LONGEST_REPLAY) // CACHE_GRANULE) * CACHE_GRANULE
     cache = static_cache(built, length, takes_torchair=takes_torchair)
     decode_step, has_run = decode_call(model, cache, batch, length, spec.device)
@@ -212,14 +200,19 @@ def _built(
                 decode_step(tokens(generator, before))
         return [(tokens(generator, 1),) for _ in range(steps)]
 
-    def allocate() -> None:
+    try:  # run once, which allocates the cache
         if spec.device != META:
             prefill(0, 1)
         elif not has_run:
             with torch.no_grad():
                 decode_step(torch.ones(batch, 1, dtype=torch.long, device=META))
-
-    _allocated(config, allocate)
+    except Exception as failure:
+        if ran_out_of_memory(failure):
+            raise
+        raise TargetError(
+            f"transformers cannot run {config.model_type} with a static KV cache: {described(failure)}; "
+            "choose another model, or fix its configuration"
+        ) from failure
     weights = f"weights of {Path(spec.weights).name}" if spec.weights and spec.layers is None else "random weights"
     if method:
         held = {tensor.dtype for tensor in chain(model.parameters(), model.buffers())}
@@ -228,30 +221,6 @@ def _built(
     origin = "shapes only, no weights" if spec.device == META else f"{weights}, seed {spec.seed}"
     description = f"{name}, hidden {text.hidden_size}, {SHORT[spec.dtype]}, {origin}, batch {batch}, context {context}"
     return Target(model, decode_step, prefill, cache_tensors(cache), description, capacity=length)
-
-
-def _config_of(model: nn.Module) -> PreTrainedConfig:
-    """Return the configuration that the model reads, a copy of the given one if it has weights."""
-    config = model.config
-    assert isinstance(config, PreTrainedConfig)
-    return config
-
-
-def _allocated(config: PreTrainedConfig, allocate: Callable[[], None]) -> None:
-    """Run the model once, which allocates the cache.
-
-    Raises:
-        TargetError: transformers' model fails.
-    """
-    try:
-        allocate()
-    except Exception as failure:
-        if ran_out_of_memory(failure):
-            raise
-        raise TargetError(
-            f"transformers cannot run {config.model_type} with a static KV cache: {described(failure)}; "
-            "choose another model, or fix its configuration"
-        ) from failure
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Decode calls: how a causal language model of transformers is called, so that one captured graph serves every step."""
 
 import inspect
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,11 @@ from torch import nn
 from transformers import StaticCache
 
 from sktune.core.errors import TargetError
+from sktune.measure.devices import ran_out_of_memory
 from sktune.program.sktune_program.torch_private import TorchDispatchMode
 from sktune.targets.static_cache import begin_sequence
+
+logger = logging.getLogger(__name__)
 
 DecodeStep = Callable[[torch.Tensor], torch.Tensor]
 """Takes tokens of shape (batch, new tokens), and returns the logits."""
@@ -126,6 +130,9 @@ def _value_reads(step: DecodeStep, tokens: torch.Tensor, cache: StaticCache) -> 
             step(tokens)
             with reads:
                 step(tokens)
-    except Exception:  # noqa: BLE001 - the model then fails in its prefill, or this way of calling it is not chosen
+    except Exception as failure:  # the model then fails in its prefill, or this way of calling it is not chosen
+        if ran_out_of_memory(failure):
+            raise
+        logger.info("a way of calling the model fails", exc_info=True)
         return math.inf
     return reads.count

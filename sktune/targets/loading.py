@@ -28,9 +28,7 @@ def load(spec: TargetSpec, *, takes_torchair: bool = False) -> Target:  # noqa: 
     raise TargetError(f"{spec.name} is a recipe, whose program builds its own model; search it with --recipe")
 
 
-@load.register
-def _of_preset(spec: PresetSpec, *, takes_torchair: bool = False) -> Target:
-    return from_preset(spec, takes_torchair=takes_torchair)
+load.register(PresetSpec, from_preset)
 
 
 @load.register

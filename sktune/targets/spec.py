@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from sktune.core.contents import checkpoint_files, content_digest, files_below, module_files
-from sktune.core.errors import TargetError
+from sktune.core.errors import TargetError, nearest
 from sktune.core.files import real_path
 from sktune.targets.folder_code import code_files, named_classes
 from sktune.targets.presets import FULL, Preset, load_preset, preset_names
@@ -155,12 +155,12 @@ class TargetSpec(ABC):
 
     def missing(self) -> str:
         """Return a message that names the first missing file of the spec; empty if all exist."""
-        paths = [*self._named_paths(), *filter(None, (self.weights, self.constants, self.profile))]
+        paths = filter(None, (self._path, self.weights, self.constants, self.profile))
         return next((f"there is no {path}" for path in paths if not Path(path).exists()), "")
 
     def fingerprint(self) -> str:
         """Return a digest of the spec and the content of its files, which does not depend on where they are."""
-        values = self.to_dict() | {"source": self._portable_source()}
+        values = self.to_dict() | {"source": self.source.replace(self._path, Path(self._path).name, 1)}
         values |= {name: values[name] is not None for name in ("weights", "constants", "profile")}
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
         for part in self._contents():
@@ -173,13 +173,10 @@ class TargetSpec(ABC):
         names = ("scale", "dtype", "batch", "context", "seed", *KEYS_IF_SET)
         return {name: str(values[name]) for name in names if name in values}
 
-    def _portable_source(self) -> str:
-        """Return ``source`` without its folder."""
-        return self.source
-
-    def _named_paths(self) -> list[str]:
-        """Return the paths in ``source``."""
-        return []
+    @property
+    def _path(self) -> str:
+        """The path with which ``source`` begins, if any; else empty."""
+        return ""
 
     def _contents(self) -> Iterator[str]:
         """Yield texts that identify the files that the target is built from."""
@@ -292,11 +289,9 @@ class ConfigSpec(TargetSpec):
         """The requested batch."""
         return self.batch
 
-    def _portable_source(self) -> str:
-        return Path(self.source).name
-
-    def _named_paths(self) -> list[str]:
-        return [self.source]
+    @property
+    def _path(self) -> str:
+        return self.source
 
     def _files(self) -> list[Path]:
         code = code_files(self.folder) if self.trust else []
@@ -363,11 +358,9 @@ class FunctionSpec(TargetSpec):
     def _modules(self) -> list[Path]:
         return [Path(self.place)] if self._is_in_file else module_files(self.place)
 
-    def _portable_source(self) -> str:
-        return f"{Path(self.place).name}:{self.function}"
-
-    def _named_paths(self) -> list[str]:
-        return [self.place] if self._is_in_file else []
+    @property
+    def _path(self) -> str:
+        return self.place if self._is_in_file else ""
 
     def _files(self) -> list[Path]:
         return [*self._modules(), *self._simulation_files(), *self._checkpoint_files()]
@@ -408,11 +401,9 @@ class RecipeSpec(TargetSpec):
         """Name in the recipe."""
         return read_recipe(Path(self.source)).name
 
-    def _portable_source(self) -> str:
-        return Path(self.source).name
-
-    def _named_paths(self) -> list[str]:
-        return [self.source]
+    @property
+    def _path(self) -> str:
+        return self.source
 
     def _contents(self) -> Iterator[str]:
         path = Path(self.source)
@@ -422,3 +413,45 @@ class RecipeSpec(TargetSpec):
 _KINDS: Mapping[str, type[TargetSpec]] = {
     kind.kind: kind for kind in (PresetSpec, ConfigSpec, FunctionSpec, RecipeSpec)
 }
+
+
+_BY_MODEL: tuple[type[PresetSpec | FunctionSpec | ConfigSpec], ...] = (PresetSpec, FunctionSpec, ConfigSpec)
+"""The kinds, in the order in which they are tried."""
+
+
+def describe(
+    model: str,
+    *,
+    scale: str | None = None,
+    weights: Path | None = None,
+    dtype: str | None = None,
+    constants: Path | None = None,
+    profile: Path | None = None,
+    trust: bool = False,
+    **values: Any,
+) -> tuple[TargetSpec, Preset | None]:
+    """Return the spec of the target that ``--model`` names, and its preset, if any; see ``TargetSpec`` for ``values``.
+
+    Raises:
+        TargetError: there is no such preset, folder, file or function; the message has the nearest names.
+    """
+    if weights is not None and not (weights / "config.json").is_file():
+        raise TargetError(f"--weights {weights}: no config.json there; give a checkpoint folder in Hugging Face format")
+    kind = next((kind for kind in _BY_MODEL if kind.recognises(model)), None)
+    if kind is PresetSpec:
+        values["scale"] = scale
+    elif scale is not None:
+        raise TargetError(f"--scale is for presets ({', '.join(preset_names())}), not for {model!r}; leave it out")
+    if kind is None:
+        raise TargetError(
+            f"unknown model {model!r}{nearest(model, preset_names())} "
+            "(or a folder with a config.json, or path/to/file.py:function)"
+        )
+    if kind is ConfigSpec:
+        values["trust"] = trust
+    elif trust:
+        raise TargetError(f"--trust is for a model folder with its own code, not for {model!r}; leave it out")
+    paths = {"weights": weights, "constants": constants, "profile": profile}
+    values |= {name: str(real_path(path)) for name, path in paths.items() if path}
+    spec = kind.of_model(model, dtype=dtype or "bfloat16", **values)
+    return spec, spec.preset

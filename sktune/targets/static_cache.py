@@ -95,7 +95,8 @@ class _MovingWindow:
             self.values.copy_(value_states[:, :, -window:])
             return key_states, value_states
         slots = torch.arange(window, device=self.device)
-        source = (slots + self._moved_by(count)).clamp(max=window - 1)
+        by = (self.cumulative_length + count - window).clamp(min=0, max=count)
+        source = (slots + by).clamp(max=window - 1)
         target = slots[:count] + self.cumulative_length.clamp(max=window - count)
         self.cumulative_length.add_(count)
         for held, new in (self.keys, key_states), (self.values, value_states):
@@ -118,10 +119,6 @@ class _MovingWindow:
 
     if COUNTS:
         get_seq_length = StaticLayer.get_seq_length
-
-    def _moved_by(self: Any, count: int) -> torch.Tensor:
-        moved: torch.Tensor = (self.cumulative_length + count - self.max_cache_len).clamp(min=0, max=count)
-        return moved
 
 
 def static_cache(config: PreTrainedConfig, length: int, *, takes_torchair: bool) -> StaticCache:

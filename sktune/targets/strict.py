@@ -70,8 +70,15 @@ def check_graph(labels: Collection[str]) -> None:
 def recorded_calls(module: nn.Module, plan: Plan, run: Callable[[], object]) -> dict[str, str]:
     """Return the shapes and types with which ``run`` calls the first unit of each scope, by label."""
     calls: dict[str, str] = {}
+
+    def recording(label: str) -> Callable[[nn.Module, Any, Any], None]:
+        def record(module: nn.Module, arguments: Any, keywords: Any) -> None:  # noqa: ARG001
+            calls[label] = _described(arguments, keywords)
+
+        return record
+
     handles = [
-        module.get_submodule(scope.first).register_forward_pre_hook(_recording(calls, scope.label), with_kwargs=True)
+        module.get_submodule(scope.first).register_forward_pre_hook(recording(scope.label), with_kwargs=True)
         for scope in plan.scopes
     ]
     try:
@@ -80,13 +87,6 @@ def recorded_calls(module: nn.Module, plan: Plan, run: Callable[[], object]) -> 
         for handle in handles:
             handle.remove()
     return calls
-
-
-def _recording(calls: dict[str, str], label: str) -> Callable[[nn.Module, Any, Any], None]:
-    def record(module: nn.Module, arguments: Any, keywords: Any) -> None:  # noqa: ARG001
-        calls[label] = _described(arguments, keywords)
-
-    return record
 
 
 def _described(arguments: Any, keywords: Mapping[str, Any]) -> str:

@@ -143,10 +143,18 @@ class _Choice:
         outside = [Unit(name, name.rpartition(".")[2]) for name in self._outside()]
         _refuse_unknown(spec, inside, outside, self._kinds, ran)
         wanted = [unit for unit in outside if spec.step_units is None or unit.key in spec.step_units]
-        units = [*inside, *_unique_keys(wanted)]
+        counts = Counter(unit.key for unit in wanted)
+        # The key of a unit outside of layers is its whole path where the last part is ambiguous.
+        units = [*inside, *(Unit(each.name, each.name) if counts[each.key] > 1 else each for each in wanted)]
         if not units:
             raise TargetError("the decode step has no unit; name some in the space's `units`")
-        return self._without_outer(sorted(units, key=lambda unit: self._span(unit).began))
+        units.sort(key=lambda unit: self._spans[unit.name].began)
+        # Units are disjoint: those that contain other units are dropped.
+        following = [*(self._spans[unit.name] for unit in units[1:]), None]
+        return [
+            unit for unit, after in zip(units, following, strict=True)
+            if after is None or not self._spans[unit.name].contains(after)
+        ]  # fmt: skip
 
     def _inside(self) -> tuple[list[Unit], dict[str, list[str]]]:
         """Return the units in layers, and the keys of all modules that ran in each kind of layer."""
@@ -162,17 +170,13 @@ class _Choice:
             if (key in wanted) if wanted is not None else self._is_outermost(call, index):
                 units.append(Unit(name, key, index))
             ran.setdefault(kind, []).append(key)
-        if self._spec.units is None:
-            units += self._whole_layers({unit.layer for unit in units})
+        if self._spec.units is None:  # layers that run no module of their own are units
+            others = {unit.layer for unit in units}
+            units += [
+                Unit(name, WHOLE_LAYER, index) for index, (name, _) in enumerate(self._layers)
+                if index not in others and name in self._calls.once
+            ]  # fmt: skip
         return units, ran
-
-    def _whole_layers(self, others: AbstractSet[int | None]) -> list[Unit]:
-        """Return those layers as units that run no module of their own; ``others`` are the indices of the rest."""
-        layers = enumerate(self._layers)
-        return [
-            Unit(name, WHOLE_LAYER, index) for index, (name, _) in layers
-            if index not in others and name in self._calls.once
-        ]  # fmt: skip
 
     def _layer_around(self, call: ModuleCall) -> int | None:
         """Return the index of the layer in which a call runs; a layer is not around its own call."""
@@ -192,16 +196,13 @@ class _Choice:
         """
         path = self._layers[index][0]
         if call.caller is not None:
-            caller = self._calls.calls[call.caller]
-            if caller.name != path and (caller.span is None or self._is_in_layer(caller.span, index)):
+            caller, around = self._calls.calls[call.caller], self._layers[index][1]
+            span = caller.span or around
+            if caller.name != path and around.began <= span.began and span.ended <= around.ended:
                 return False
         parts = call.name.removeprefix(f"{path}.").split(".")
         parents = [f"{path}.{'.'.join(parts[:count])}" for count in range(1, len(parts))]
         return not any(self._is_module_list(parent) for parent in parents)
-
-    def _is_in_layer(self, span: CallSpan, index: int) -> bool:
-        around = self._layers[index][1]
-        return around.began <= span.began and span.ended <= around.ended
 
     def _outside(self) -> list[str]:
         """Return the outermost modules beside the layers. Without layers, a module around all others is opened."""
@@ -247,17 +248,6 @@ class _Choice:
     def _is_module_list(self, path: str) -> bool:
         return self._tree.class_of(self._tree.modules[path]).list_kind == "list"
 
-    def _span(self, unit: Unit) -> CallSpan:
-        return self._spans[unit.name]
-
-    def _without_outer(self, units: Sequence[Unit]) -> list[Unit]:
-        """Drop units that contain other units, as units are disjoint; they are in execution order."""
-        following = [*map(self._span, units[1:]), None]
-        return [
-            unit for unit, after in zip(units, following, strict=True)
-            if after is None or not self._span(unit).contains(after)
-        ]  # fmt: skip
-
 
 def _refuse_unknown(
     spec: SpaceSpec, inside: Sequence[Unit], outside: Sequence[Unit], kinds: Sequence[str], ran: Mapping[str, list[str]]
@@ -279,21 +269,9 @@ def _refuse_unknown(
             raise SpaceError(f"the space names the step unit {name!r}, which the model lacks{nearest(name, keys)}")
 
 
-def _unique_keys(outside: Sequence[Unit]) -> list[Unit]:
-    """Use the whole path as the key of units outside layers whose last part is ambiguous."""
-    counts = Counter(unit.key for unit in outside)
-    return [Unit(unit.name, unit.name) if counts[unit.key] > 1 else unit for unit in outside]
-
-
 def _kind_name(tree: ModuleTree, module: int) -> str:
     names = " ".join(f"{name} {tree.class_of(child).name}" for name, child in tree.named_modules(module)).lower()
     return "moe" if any(word in names for word in _EXPERT_WORDS) else "dense"
-
-
-def _structure(tree: ModuleTree, module: int, keys: Sequence[str]) -> tuple[Any, ...]:
-    classes = tuple((name, tree.class_of(child).qualname) for name, child in tree.named_modules(module))
-    shapes = tuple(tree.named_parameters(module))
-    return classes, shapes, tuple(keys)
 
 
 def _name_kinds(tree: ModuleTree, layers: Sequence[str], units: Sequence[Unit]) -> tuple[Layer, ...]:
@@ -305,11 +283,12 @@ def _name_kinds(tree: ModuleTree, layers: Sequence[str], units: Sequence[Unit]) 
     taken: dict[str, int] = {}
     named = []
     for index, path in enumerate(layers):
-        own = inside.get(index, [])
-        moves = [unit.place != before.place for before, unit in pairwise(own)]
-        structure = (*_structure(tree, tree.modules[path], [unit.key for unit in own]), tuple(moves))
+        own, module = inside.get(index, []), tree.modules[path]
+        classes = tuple((name, tree.class_of(child).qualname) for name, child in tree.named_modules(module))
+        moves = tuple(unit.place != before.place for before, unit in pairwise(own))
+        structure = (classes, tuple(tree.named_parameters(module)), tuple(unit.key for unit in own), moves)
         if structure not in names:
-            kind = _kind_name(tree, tree.modules[path])
+            kind = _kind_name(tree, module)
             taken[kind] = taken.get(kind, 0) + 1
             names[structure] = kind if taken[kind] == 1 else f"{kind}_{taken[kind]}"
         named.append(Layer(path, names[structure]))

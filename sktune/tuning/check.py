@@ -25,9 +25,8 @@ from sktune.targets import TargetSpec
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
-from sktune.tuning.prepare import space_spec
 from sktune.tuning.recheck import RecheckRequest, target_of
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, space_spec
 
 AT_BEST = "cuts and SuperKernels as if every operator could be fused"
 

@@ -12,8 +12,7 @@ from sktune.core.space import SearchSpace
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
-from sktune.tuning.prepare import bind_space, check_space_options, space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, bind_space, space_spec
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,6 @@ def inspect_model(request: Request) -> Inspection:
     """
     spec, preset = request.target()
     space = space_spec(request, spec, preset)
-    check_space_options(space)
     info = backend_info(spec.backend)
     with torch.no_grad():
         target = load(spec, takes_torchair=info.takes_torchair(spec.device))

@@ -28,7 +28,8 @@ class Stop:
 
 
 _of_main: list[Stop] = []
-"""Of the main thread's searches, for those that it has started in other threads."""
+"""The stops of searches in the main thread, innermost last; searches in other threads share the last one, as only the
+main thread gets signals."""
 
 
 @contextmanager

@@ -1,4 +1,9 @@
-"""The search: asks for plans, has them judged, stores the outcomes, and compares the best at the end."""
+"""The search: asks for plans, has them judged, stores the outcomes, and compares the best at the end.
+
+With ``--proxy-layers`` it is on a model with fewer layers first, whose best plans are then tried on the whole model.
+Layers of one kind share their parameters, so a point of the small model is also one of the whole model. A plan can win
+only on the whole model, where it is verified and measured like any other.
+"""
 
 import logging
 import math
@@ -7,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +29,7 @@ from sktune.core.events.search import (
     Converged,
     CoresChosen,
     NoiseFloor,
+    ProxyFinished,
     SearchStarted,
     SpaceExhausted,
     StandingBy,
@@ -35,34 +42,35 @@ from sktune.core.files import mark_as_written, real_path
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
-from sktune.engines.base import Engine
-from sktune.engines.share import GIVEN_BACK
 from sktune.learning.threads import one_blas_thread
+from sktune.measure.machine import Placement
 from sktune.measure.noise_floor import NoiseFloorSample, drift
-from sktune.measure.placement import Placement
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.backup import Backup
 from sktune.study.claims import locked
-from sktune.study.facts import ProxyFindings
+from sktune.study.facts import CarriedPlan, ProxyFindings
 from sktune.study.leases import Leases
+from sktune.study.records import incumbent_first
 from sktune.study.result import SearchResult, result_of
 from sktune.study.storage import DATABASE
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.study.worker_log import Fate, WorkerLog
 from sktune.targets import TargetSpec
-from sktune.tuning.coordinator import Coordinator, lease_s
 from sktune.tuning.finals import Finals
-from sktune.tuning.fleet import Fleet
 from sktune.tuning.interrupt import Stop, stoppable
-from sktune.tuning.prepare import bind_space, check_space_options, space_spec
-from sktune.tuning.request import Request
-from sktune.tuning.site import Site, site_of
+from sktune.tuning.request import Request, bind_space, space_spec
+from sktune.tuning.scheduler import Coordinator, Engine, Fleet, Share, lease_s
+from sktune.tuning.site import LocalSite, Site
 from sktune.tuning.time_budget import TimeBudget
 from sktune.tuning.trials import Trials
 from sktune.worker import make_runner
-from sktune.worker.jobs import Opened, RunnerFactory, RunnerSetup
+from sktune.worker.jobs import GIVEN_BACK, Opened, RunnerFactory, RunnerSetup
+
+MAX_CARRIED = 5
+PROXY_SHARE = 0.5
+"""Share of the time budget that the search on the small model may take."""
 
 
 class WorkerRecord:
@@ -120,6 +128,64 @@ CONVERGED_GAIN = 0.005
 """Share of the baseline's latency: a search has converged once further trials are expected to save less than this."""
 
 
+def search(
+    request: Request, listener: Listener = lambda event: None, began_s: float | None = None, site: Site | None = None
+) -> SearchResult:
+    """Search as ``run`` does, on fewer layers first if the request says so.
+
+    Raises:
+        SktuneError: as ``run``; also if each layer has its own parameters, or the model's layers cannot be reduced.
+    """
+    if request.proxy_layers is None:
+        return run(request, listener, began_s, site=site)
+    spec, preset = request.target()
+    if space_spec(request, spec, preset).per_layer:
+        raise BadInputError("--proxy-layers: in this space each layer has its own parameters; leave out per_layer")
+    began_s = time.monotonic() if began_s is None else began_s  # one budget for both searches
+    small = replace(
+        request,
+        proxy_layers=None,
+        layers=request.proxy_layers,
+        study=request.study and f"{request.study}-proxy{request.proxy_layers}",
+        time_budget_s=request.time_budget_s and PROXY_SHARE * request.time_budget_s,
+    )
+    proxy = run(small, _renamed(listener), began_s, site=site)
+    findings = ProxyFindings(proxy.study, request.proxy_layers, len(proxy.trials), _best(proxy)[:MAX_CARRIED])
+    return run(replace(request, proxy_layers=None), listener, began_s, findings, site=site)
+
+
+def _best(result: SearchResult) -> tuple[CarriedPlan, ...]:
+    """Return the plans that passed, best first: those of the final comparison by its figures, then the others."""
+    compared = {row.name: row.speedup.ratio for row in result.final if row.speedup and row.bit_identical is not False}
+    passed = [
+        CarriedPlan(record.number, compared.get(str(record.number), record.outcome.speedup.ratio), dict(record.values))
+        for record in incumbent_first(result.trials)
+        if record.outcome and record.outcome.speedup
+    ]
+    return tuple(sorted(passed, key=lambda plan: (str(plan.trial) in compared, plan.speedup), reverse=True))
+
+
+def _renamed(listener: Listener) -> Listener:
+    """Return a listener that gets the small model's result as ``ProxyFinished``."""
+
+    def listen(event: Event) -> None:
+        if isinstance(event, StudyFinished):
+            event = ProxyFinished(**{field.name: getattr(event, field.name) for field in fields(event)})
+        listener(event)
+
+    return listen
+
+
+def site_of(request: Request, share: Share | None = None) -> Site:
+    """Return where a request's trials run; ``share`` says which of its workers other searches leave to it."""
+    if request.engine == "ray":
+        from sktune.cluster.ray_site import RayCluster  # the extra sktune[ray]
+        from sktune.tuning.local_engine import FirstPlaces
+
+        return RayCluster(request.address, share or FirstPlaces(request.workers))
+    return LocalSite(request.workers or 1, share)
+
+
 @one_blas_thread()
 def run(
     request: Request,
@@ -146,7 +212,6 @@ def run(
     budget = TimeBudget(request.time_budget_s or math.inf, time.monotonic() if began_s is None else began_s)
     spec, preset = request.target()
     space = space_spec(request, spec, preset)
-    check_space_options(space)
     if request.profile:
         from sktune.profiling import hints
 

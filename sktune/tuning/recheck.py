@@ -21,12 +21,12 @@ from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
-from sktune.measure.placement import Placement
+from sktune.measure.machine import Placement
 from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, TargetSpec
-from sktune.tuning.placing import placed
 from sktune.tuning.request import RANDOM
+from sktune.tuning.site import placed
 from sktune.worker import make_runner
 from sktune.worker.jobs import Compare, Report, Runner, RunnerSetup, Verify, silent
 

@@ -9,42 +9,41 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from sktune.backends.base import Backend, Compiled, CompileError, Observe, Step
 from sktune.core.delivery import Delivery
 from sktune.core.errors import (
+    MEND_MACHINE,
     BackendError,
     MachineError,
     OutOfMemoryDuringTrialError,
     described,
     machine_failure,
 )
-from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Stage
+from sktune.core.outcome import BASELINE_REPEAT, MAX_FINALISTS, FinalRow, Outcome, Reason, ScopeTime, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import device_of, ran_out_of_memory
 from sktune.measure.latency import Budget
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
-from sktune.measure.winner import BASELINE_REPEAT, MAX_FINALISTS
 from sktune.targets.base import Target
 from sktune.worker.jobs import (
     Compare,
     Deliver,
     Judge,
     ProcessComparison,
+    Progress,
     Report,
     SampleNoiseFloor,
     Shortlist,
     Verify,
 )
-from sktune.worker.machine import MEND_MACHINE
-from sktune.worker.progress import Progress
-from sktune.worker.step_timer import StepTimer, quiet_collector
-from sktune.worker.verifier import Verifier
+
+if TYPE_CHECKING:
+    from sktune.worker.step_timer import StepTimer
+    from sktune.worker.verifier import Verifier
 
 logger = logging.getLogger(__name__)
 
@@ -86,11 +85,16 @@ class PlanEvaluator:
             self._baseline = backend.compile(Plan())
         except CompileError as failure:
             raise BackendError(f"the baseline does not compile: {failure}") from failure
-        # A simulation runs the model itself for every plan, so there are no bits to compare.
-        is_real = self._baseline.simulated_ms is None
-        self._verifier = Verifier(target, backend, self._baseline) if is_real else None
-        self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, self._progress)
-        self._step_s = self._timer.quiet_step_s(self._baseline.step) if is_real else 0.0
+        self._verifier: Verifier | None = None
+        self._timer: StepTimer | None = None
+        self._step_s = 0.0
+        # A simulation runs the model itself for every plan: there are no bits to compare, and nothing is timed.
+        if self._baseline.simulated_ms is None:
+            from sktune.worker import step_timer, verifier
+
+            self._verifier = verifier.Verifier(target, backend, self._baseline)
+            self._timer = step_timer.StepTimer(self._device, self._verifier.replays[0], self._progress)
+            self._step_s = self._timer.quiet_step_s(self._baseline.step)
         self._baseline_s = time.monotonic() - began_s
         # These objects live as long as the process: freezing them saves 0.25 s in each garbage collection.
         gc.collect()
@@ -256,8 +260,7 @@ class PlanEvaluator:
     def _observed(self, observe: Observe) -> tuple[ScopeTime, ...]:
         """Return the time of each piece; empty if that fails, as the trial already has its figure."""
         try:
-            with quiet_collector(), torch.no_grad():
-                return observe(self._timer.begin)
+            return self._timer.observe(observe) if self._timer else observe(tuple)
         except Exception:
             logger.warning("the time of each scope could not be measured", exc_info=True)
             return ()
@@ -266,7 +269,7 @@ class PlanEvaluator:
         """Measure the plan; return the fields of the outcome that result."""
         entries = {"baseline": self._baseline, "plan": compiled}
         sized = self._sized(self._budget, entries, seconds.get(Stage.COMPILE, 0.0))
-        speedups, noise = self._timer.compare(entries, sized, threshold.is_out_of_reach)
+        speedups, noise = self._compare(entries, sized, threshold.is_out_of_reach)
         return {
             "speedup": speedups["plan"],
             "comparison": threshold.comparison(speedups["plan"]),
@@ -281,7 +284,7 @@ class PlanEvaluator:
         seconds: dict[str, float] = {}
         with _timed(seconds, "floor"):
             entries = {"baseline": self._baseline, BASELINE_REPEAT: self._backend.compile(Plan())}
-            speedups, noise = self._timer.compare(entries, self._sized(FLOOR_BUDGET, entries))
+            speedups, noise = self._compare(entries, self._sized(FLOOR_BUDGET, entries))
         return NoiseFloorSample(job.before_trial, speedups[BASELINE_REPEAT], noise, seconds["floor"])
 
     def shortlist(self, job: Shortlist, report: Report) -> list[str]:
@@ -297,7 +300,7 @@ class PlanEvaluator:
         if len(entries) > MAX_FINALISTS:
             report("measure")
             together = {"baseline": self._baseline, **entries}
-            speedups, _ = self._timer.compare(together, self._sized(SHORTLIST_BUDGET, together))
+            speedups, _ = self._compare(together, self._sized(SHORTLIST_BUDGET, together))
             names.sort(key=lambda name: speedups[name].ratio, reverse=True)
         return [*names, *(row.name for row in broken)]
 
@@ -321,7 +324,7 @@ class PlanEvaluator:
             verdicts[name] = self._verifier.difference(entry) if self._verifier else None
         equal = f"identical on {self._verifier.quick_steps} steps" if self._verifier else "not verified: simulated"
         report("measure")
-        speedups, noise = self._timer.compare(entries, self._sized(FINAL_BUDGET, entries))
+        speedups, noise = self._compare(entries, self._sized(FINAL_BUDGET, entries))
         rows = [
             FinalRow(
                 name,
@@ -333,6 +336,19 @@ class PlanEvaluator:
             for name, entry in entries.items()
         ]
         return ProcessComparison(rows + broken, noise)
+
+    def _compare(
+        self, entries: Mapping[str, Compiled], budget: Budget, enough: Callable[[Speedup], bool] = lambda speedup: False
+    ) -> tuple[dict[str, Speedup], str]:
+        """Return the speedups of ``entries`` over the first, the baseline, and the machine's noise.
+
+        Speedups of computed latencies have no interval.
+        """
+        if self._timer:
+            return self._timer.compare(entries, budget, enough)
+        computed_ms = {name: entry.simulated_ms or math.nan for name, entry in entries.items()}
+        baseline_ms = computed_ms[next(iter(entries))]
+        return {name: Speedup(baseline_ms, ms, baseline_ms / ms, None, 1) for name, ms in computed_ms.items()}, ""
 
     def _compile_all(
         self, makers: Mapping[str, Callable[[], Compiled]], report: Report

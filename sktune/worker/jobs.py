@@ -1,9 +1,10 @@
-"""Jobs: what a worker is asked for, as frozen values, and the interfaces of what does them.
+"""Jobs: what a worker is asked for, as frozen values, the interfaces of what does them, and what is heard of it.
 
 A job goes to whichever ``Runner`` is to do it; there its ``run`` calls the method of a ``Bench`` that does the work, in
-the worker's own process.
+the worker's own process. Whoever runs jobs on many workers gives each a ``RunnerCall``, and hears of it in events.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, Type
 from pydantic import PlainSerializer, PlainValidator
 
 from sktune.core.delivery import Delivery
+from sktune.core.errors import OutOfTimeError, SktuneError
 from sktune.core.layout import Layout
-from sktune.core.outcome import FinalRow, Outcome, Stage
+from sktune.core.outcome import MAX_FINALISTS, MAX_SHORTLISTED, FinalRow, Outcome, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
+from sktune.measure.latency import Measurement
+from sktune.measure.machine import Placement
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
-from sktune.measure.placement import Placement
-from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.targets import TargetSpec
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ NamedPlan = tuple[str, Plan]
 
 Report = Callable[[str], None]
 """Called with each stage as it begins; see ``sktune.core.outcome.Stage``."""
+
+
+SCRATCH = "SKTUNE_SCRATCH"
+"""Variable of a worker's environment: the folder for temporary files of compilers, deleted when it has ended."""
 
 
 def silent(stage: str) -> None:
@@ -271,6 +277,22 @@ class Deliver:
         return bench.deliver(self, report)
 
 
+class Progress:
+    """What becomes known while a job is done. Nobody listens, unless a subclass does."""
+
+    def heartbeat(self) -> None:
+        """Go on: called from time to time during measurements."""
+
+    def scope(self, label: str) -> None:
+        """Take the label of a scope as it is compiled or first run."""
+
+    def scored(self, outcome: Outcome) -> None:
+        """Take an outcome before its scopes are timed, which adds only ``scope_times`` and ``seconds``."""
+
+    def measured(self, names: Sequence[str], measurement: Measurement) -> None:
+        """Take the names of the contenders of a measurement, and all their samples."""
+
+
 class Bench(Protocol):
     """Does jobs on one target. Methods call ``report`` as each stage begins."""
 
@@ -445,3 +467,113 @@ class RunnerSetup:
 
 
 RunnerFactory = Callable[[RunnerSetup], Runner]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One life of a runner that has a die to itself.
+
+    Attributes:
+        die: what it measures on, unique in the engine; a worker that replaces a lost one has the same.
+        host: the machine, on which other workers may be.
+        life: unique to this worker.
+    """
+
+    die: str
+    host: str = ""
+    life: str = ""
+
+    def __str__(self) -> str:
+        return self.die
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerCall:
+    """A job for one worker.
+
+    Attributes:
+        number: unique to this call.
+        job: what to do.
+        deadline_s: the runner's deadline, on the clock of this process.
+    """
+
+    number: int
+    job: Job[Any] | OpenTarget
+    deadline_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEvent:
+    """Something that happened to a worker."""
+
+    worker: Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(EngineEvent):
+    """It can be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(EngineEvent):
+    """It ended, or is out of reach, and what it was doing is void."""
+
+    why: str
+
+
+GIVEN_BACK = "it is not needed for the final comparison, and free for another search"
+"""Why a worker is lost that the search has given back itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Began(EngineEvent):
+    """It has begun a call, which may have waited until then."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageBegan(EngineEvent):
+    """Its call has reached a stage."""
+
+    call: int
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(EngineEvent):
+    """Its call has returned ``value``."""
+
+    call: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Raised(EngineEvent):
+    """Its call has raised an error; ``was_open`` says whether the target could be opened before a plan was judged."""
+
+    call: int
+    error: Exception
+    was_open: bool = True
+
+
+OnEvent = Callable[[EngineEvent], None]
+
+
+def perform(runner: Runner, worker: Worker, call: RunnerCall, on_event: OnEvent) -> None:
+    """Perform a call on a runner, and report it as an engine does."""
+    runner.deadline_s = call.deadline_s
+    on_event(Began(worker, call.number))
+    job, was_open = call.job, not isinstance(call.job, Judge)
+    try:
+        if isinstance(job, OpenTarget):
+            value: Any = runner.open()
+        else:
+            if not was_open:
+                runner.open()
+                was_open = True
+            value = runner.run(job, lambda stage: on_event(StageBegan(worker, call.number, str(stage))))
+    except (SktuneError, OutOfTimeError, OSError) as failure:
+        on_event(Raised(worker, call.number, failure, was_open))
+    else:
+        on_event(Answered(worker, call.number, value))

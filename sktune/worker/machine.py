@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from sktune.core.errors import MachineError, line_of_machine
+from sktune.core.errors import MEND_MACHINE, MachineError, line_of_machine
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Plan
 
@@ -30,7 +30,6 @@ def explained(outcome: Outcome, plan: Plan, logs: Iterable[Path]) -> Outcome:
     return replace(outcome, detail=detail, blamed=explanation.scope or outcome.blamed)
 
 
-MEND_MACHINE = "mend that (see `df`, `free`, `ulimit -a`, `sktune doctor`) and run the same command again"
 TAIL_BYTES = 1 << 20
 """Bytes at the end of a log that are read."""
 _MACHINE_CODES = re.compile(

@@ -32,26 +32,24 @@ from sktune.core.errors import (
     machine_failure,
 )
 from sktune.core.outcome import Outcome, Reason
-from sktune.measure import samples
 from sktune.measure.latency import Measurement
 from sktune.worker.jobs import (
+    SCRATCH,
     CheckMachine,
     Compare,
     Deliver,
     Judge,
     LoadModel,
     Opened,
+    Progress,
     SampleNoiseFloor,
     Shortlist,
     Verify,
 )
-from sktune.worker.progress import Progress
 
 logger = logging.getLogger(__name__)
 
 STARTED_S = time.perf_counter()
-SCRATCH = "SKTUNE_SCRATCH"
-"""Variable of the environment: the folder for temporary files of compilers, deleted when the worker has ended."""
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MEMORY_SHARE = 0.9
 """Share of the memory available at the start that a worker may use before its allocations fail."""
@@ -68,7 +66,7 @@ class Session(Progress):
     def __init__(self, answers: TextIO, importing_s: float) -> None:
         self._answers, self._importing_s = answers, importing_s
         self._evaluator: Any = None
-        self._samples = Path()
+        self._folder, self._log = Path(), Path()
 
     def answer(self, **message: Any) -> None:
         """Send one line to the client."""
@@ -89,8 +87,10 @@ class Session(Progress):
 
     def measured(self, names: Sequence[str], measurement: Measurement) -> None:
         """Write the samples of a measurement into the job's file."""
+        from sktune.measure import samples  # where nothing is measured, there are none
+
         try:
-            samples.write(self._samples, names, measurement)
+            samples.write(self._folder / samples.FOLDER / f"{self._log.stem}.npz", names, measurement)
         except OSError as failure:  # a full disk says nothing about a plan
             logger.warning("the samples could not be written: %s", failure)
 
@@ -100,7 +100,7 @@ class Session(Progress):
             request = json.loads(line)
             try:
                 log_to(request["log"])
-                self._samples = Path(request["samples"])
+                self._folder, self._log = Path(request["folder"]), Path(request["log"])
                 kind = JOBS[request["job"]]
                 self.answer(
                     answer=encoded(self._done(decoded(kind, request["values"]), request["left_s"]), kind.answer)

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from sktune.backends.base import Compiled, Step
-from sktune.core.outcome import Speedup
+from sktune.backends.base import Compiled, Observe, Step
+from sktune.core.outcome import ScopeTime, Speedup
 from sktune.measure import latency, machine
 from sktune.measure.latency import Budget, Contender, Device
 from sktune.measure.machine import MachineLoad
 from sktune.targets.base import Inputs
-from sktune.worker.progress import Progress
+from sktune.worker.jobs import Progress
 from sktune.worker.replays import Replay, copied
 
 SHORT_S = 0.002
@@ -28,22 +28,22 @@ class StepTimer:
 
     Args:
         device: where they run.
-        replay: the replay whose start is that of each timed step; None if latencies are computed.
+        replay: the replay whose start is that of each timed step.
         progress: is told of signs of life and of samples.
     """
 
-    def __init__(self, device: Device, replay: Replay | None, progress: Progress) -> None:
-        self._device, self._replay_or_none, self._progress = device, replay, progress
-
-    @property
-    def _replay(self) -> Replay:
-        assert self._replay_or_none is not None  # a step whose latency is computed is not timed
-        return self._replay_or_none
+    def __init__(self, device: Device, replay: Replay, progress: Progress) -> None:
+        self._device, self._replay, self._progress = device, replay, progress
 
     def begin(self) -> Inputs:
         """Restore the state in which a timed step starts, and return its inputs."""
         self._replay.start.restore()
         return copied(self._replay.inputs[0])
+
+    def observe(self, observe: Observe) -> tuple[ScopeTime, ...]:
+        """Return the time of each scope and gap of a step."""
+        with quiet_collector(), torch.no_grad():
+            return observe(self.begin)
 
     def quiet_step_s(self, step: Step) -> float:
         """Return how long a step takes at its fastest; 0 if it is short, or if the machine was disturbed meanwhile."""
@@ -69,9 +69,6 @@ class StepTimer:
         enough: Callable[[Speedup], bool] = lambda speedup: False,
     ) -> tuple[dict[str, Speedup], str]:
         """Time ``entries``, the baseline first; return their speedups over it and the machine's noise."""
-        simulated_ms = [entry.simulated_ms for entry in entries.values() if entry.simulated_ms is not None]
-        if len(simulated_ms) == len(entries):
-            return {name: _computed(simulated_ms[0], ms) for name, ms in zip(entries, simulated_ms, strict=True)}, ""
         with quiet_collector():
             contenders = [self._contender(entry.step) for entry in entries.values()]
             # A new random order for each measurement: a fixed order would repeat the same error.
@@ -96,12 +93,6 @@ class StepTimer:
             step.prepare()
 
         return Contender(lambda: step.run(*inputs), prepare)
-
-
-def _computed(baseline_ms: float, latency_ms: float) -> Speedup:
-    """Return the speedup of computed latencies, which has no interval."""
-    ratio = baseline_ms / latency_ms
-    return Speedup(baseline_ms, latency_ms, ratio, None, 1)
 
 
 @contextmanager

@@ -27,10 +27,9 @@ from sktune.analysis.decision import (
     walk_tree,
 )
 from sktune.analysis.guide_options import OptionResult, OptionStatus, improvement_percent, option_results
-from sktune.analysis.model import Analysis
+from sktune.analysis.model import SENTENCES, Analysis
 from sktune.analysis.model_folder import model_or_recipe, place_of
 from sktune.analysis.recommendation import recommend
-from sktune.analysis.sentences import SENTENCES
 from sktune.backends import availability
 from sktune.backends.availability import best_backend
 from sktune.cli.app import load
@@ -412,7 +411,7 @@ def analysis_of(
         outputs.write(study.result, study.folder)
         return study.result
 
-    monkeypatch.setattr("sktune.tuning.fewer_layers.search", fake_search)
+    monkeypatch.setattr("sktune.tuning.loop.search", fake_search)
     settings: dict[str, Any] = {
         "backend": "inductor",
         "device": "cpu",

@@ -9,6 +9,7 @@ from torch import nn
 import sktune
 from sktune.ascend.front_ends import front_end, front_ends, releases_with, what_is_tested
 from sktune.backends import backend_info
+from sktune.backends.npugraph_ex.availability import examine
 from sktune.backends.npugraph_ex.options import KERNELS, SUPERKERNEL
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.events.commands import State
@@ -16,7 +17,7 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
 from sktune.core.space import SpaceSpec
 from sktune.targets import describe
-from sktune.tuning.prepare import bind_space
+from sktune.tuning.request import bind_space
 from tests.builders import decoder_layout
 
 NPUGRAPH_EX, SIMULATED = backend_info("npugraph-ex"), backend_info("sim-npugraph-ex")
@@ -102,7 +103,7 @@ def test_a_programs_release_decides_what_its_search_may_try() -> None:
 )
 def test_doctor_says_what_the_installed_release_has(installed: str, state: State, found: str) -> None:
     """Of npugraph_ex, and where one is if it has none."""
-    (finding,) = NPUGRAPH_EX.examine()
+    (finding,) = examine()
     assert finding.state is state and found in finding.found and installed in finding.found
     assert (releases_with() in finding.fix) is (state is State.MISSING)
 

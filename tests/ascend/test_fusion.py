@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sktune.ascend.cann_log import Explanation
-from sktune.ascend.fused_parts import fused_scopes
-from sktune.ascend.fusion import describe, realised_fusion
+from sktune.ascend.fusion import describe, fused_scopes, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, GeOperator, read_ge_graph
 from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
 from sktune.ascend.superkernel_pass import PassCut

@@ -10,8 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from sktune.backends.environment import numerics_environment
-from sktune.backends.fingerprint import fingerprint
+from sktune.backends.fingerprint import fingerprint, numerics_environment
 from sktune.core.contents import WHOLE_BYTES, changed_file, content_digest, imported_modules, module_files
 from sktune.core.space import SpaceSpec
 from sktune.targets import PresetSpec, describe

@@ -20,7 +20,7 @@ from sktune.core.codec import decoded
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SearchSpace
-from sktune.learning.history import OUTCOME, PROBE
+from sktune.learning.attributes import OUTCOME, PROBE
 from sktune.samplers import find_strategy
 from sktune.sim.model import SimulatedStep, StepModel
 from sktune.study.strategy import Strategy, distributions

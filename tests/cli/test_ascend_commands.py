@@ -11,8 +11,7 @@ from sktune.backends.availability import examine, usable
 from sktune.core.events.commands import State
 from sktune.core.scope_options import has_superkernel
 from sktune.sim.constants import ATLAS_A3
-from sktune.tuning.prepare import bind_space, check_space_options, space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, bind_space, check_space_options, space_spec
 from tests import profiles
 from tests.builders import TESTS, decoder_layout, refusal, sktune_command, succeeded
 

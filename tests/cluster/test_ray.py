@@ -166,7 +166,7 @@ def test_the_loss_of_the_head_is_told_in_one_line(tmp_path: Path, monkeypatch: p
 
 def test_two_studies_divide_the_dies(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one connection; no die works for both at the same time."""
-    monkeypatch.setattr("sktune.tuning.fewer_layers.run", partial(run, runner_factory=sleeping))
+    monkeypatch.setattr("sktune.tuning.loop.run", partial(run, runner_factory=sleeping))
     base = replace(prepared(tmp_path, cluster, 3), workers=2)
     for study in ("one", "two"):
         (tmp_path / study / "runners").mkdir(parents=True)

@@ -15,11 +15,10 @@ import yaml
 
 from sktune.core.codec import decoded, encoded
 from sktune.core.errors import OutOfTimeError
-from sktune.core.outcome import Outcome, Reason, Stage
+from sktune.core.outcome import BASELINE, Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.noise_floor import Threshold
-from sktune.measure.winner import BASELINE
 from sktune.recipes.runner import ProgramRunner
 from sktune.targets import RecipeSpec, describe
 from sktune.worker import RUNNERS, make_runner

@@ -13,8 +13,7 @@ from sktune.cli import app
 from sktune.core.errors import NotDeterministicError, TargetError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
-from sktune.tuning.prepare import bind_space, space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, bind_space, space_spec
 from sktune.worker.jobs import Compare, Judge, RunnerSetup
 from sktune.worker.runner import WorkerRunner
 from tests.builders import TESTS

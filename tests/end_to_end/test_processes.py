@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from sktune.core.errors import BackendError
-from sktune.tuning.prepare import space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, space_spec
 from sktune.worker.jobs import RunnerSetup
 from sktune.worker.process_tree import is_alive
 from sktune.worker.runner import WorkerRunner

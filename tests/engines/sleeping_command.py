@@ -12,7 +12,7 @@ from functools import partial
 import sktune.cli
 from benchmarks import slow_factory
 from sktune.study import heartbeat, storage
-from sktune.tuning import fewer_layers
+from sktune.tuning import loop
 from sktune.tuning.loop import run
 
 HOST = "SKTUNE_TESTS_HOST"
@@ -25,7 +25,7 @@ def main() -> None:
     slow_factory.JUDGE_S = 0.2
     heartbeat.BEAT_S, heartbeat.SILENT_S, heartbeat.LOOK_S = 0.2, 4.0, 0.2
     storage.IDLE_S = 5.0
-    vars(fewer_layers)["run"] = partial(run, runner_factory=slow_factory.sleeping)
+    vars(loop)["run"] = partial(run, runner_factory=slow_factory.sleeping)
     sktune.cli.main()
 
 

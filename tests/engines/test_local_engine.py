@@ -23,19 +23,33 @@ from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import FinalStage
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
-from sktune.engines import local_engine
-from sktune.engines.base import Answered, Began, EngineEvent, Joined, Lost, RunnerCall, StageBegan
-from sktune.engines.dies import SIMULATED, Die, die_alone, dies_here
-from sktune.engines.local import LocalEngine
+from sktune.measure.machine import Placement
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.measure.placement import Placement
 from sktune.reports.outputs import PAGE
 from sktune.study.result import SearchResult, stored_result
 from sktune.targets import describe
-from sktune.tuning.fleet import Fleet
+from sktune.tuning.dies import SIMULATED, Die, die_alone, dies_here
+from sktune.tuning.local_engine import LocalEngine
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
-from sktune.worker.jobs import Judge, OpenTarget, Report, RunnerFactory, RunnerSetup, RunnerTraits, SampleNoiseFloor
+from sktune.tuning.scheduler import Fleet
+from sktune.tuning.site import local_engine
+from sktune.worker.jobs import (
+    Answered,
+    Began,
+    EngineEvent,
+    Joined,
+    Judge,
+    Lost,
+    OpenTarget,
+    Report,
+    RunnerCall,
+    RunnerFactory,
+    RunnerSetup,
+    RunnerTraits,
+    SampleNoiseFloor,
+    StageBegan,
+)
 from tests.fake_runner import SPACE, FakeRunner, latency_by_units
 from tests.fake_runner import search as search_alone
 
@@ -229,7 +243,7 @@ def test_one_worker_compares_as_ever(tmp_path: Path) -> None:
 @pytest.fixture
 def locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Keep locks apart from those of searches on this machine."""
-    monkeypatch.setattr("sktune.engines.dies.LOCKS", tmp_path)
+    monkeypatch.setattr("sktune.tuning.dies.LOCKS", tmp_path)
     return tmp_path
 
 
@@ -268,7 +282,7 @@ def test_the_only_worker_holds_its_die(monkeypatch: pytest.MonkeyPatch, locks: P
 
 def test_a_search_whose_dies_are_all_taken_ends(monkeypatch: pytest.MonkeyPatch, locks: Path) -> None:
     """In one line that says by whom."""
-    monkeypatch.setattr("sktune.tuning.fleet.REJOIN_S", 0.0)
+    monkeypatch.setattr("sktune.tuning.scheduler.REJOIN_S", 0.0)
     dies = [Die("npu", 1), Die("npu", 2)]
     told = rf"no worker is left.* process {os.getpid()} for the study in"
     engine = LocalEngine(setup(locks), dies, lambda setup: FakeRunner())
@@ -288,7 +302,7 @@ def test_dies_are_those_that_the_user_may_use(monkeypatch: pytest.MonkeyPatch, t
 
 def test_workers_on_a_cpu_share_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hardware threads of one core stay together."""
-    monkeypatch.setattr("sktune.engines.dies.core_groups", lambda: [(0, 4), (1, 5), (2, 6), (3, 7)])
+    monkeypatch.setattr("sktune.tuning.dies.core_groups", lambda: [(0, 4), (1, 5), (2, 6), (3, 7)])
     assert [die.cores for die in dies_here("cpu", 2, 2)] == [(0, 1, 4, 5), (2, 3, 6, 7)]
     with pytest.raises(BadInputError, match="3 workers need 2 cores each"):
         dies_here("cpu", 3, 2)
@@ -296,7 +310,7 @@ def test_workers_on_a_cpu_share_no_core(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_workers_on_devices_share_no_core_of_the_host(monkeypatch: pytest.MonkeyPatch, locks: Path) -> None:
     """One compiles while another is measured; their locks are those of the devices. One alone may use all cores."""
-    monkeypatch.setattr("sktune.engines.dies.core_groups", lambda: [(0, 4), (1, 5), (2, 6), (3, 7)])
+    monkeypatch.setattr("sktune.tuning.dies.core_groups", lambda: [(0, 4), (1, 5), (2, 6), (3, 7)])
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "0,1,2,3,4,5")
     dies = dies_here("npu", 2)
     assert [die.cores for die in dies] == [(0, 1, 4, 5), (2, 3, 6, 7)]
@@ -326,7 +340,7 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPat
     for name in [name for name in sys.modules if name.startswith("sktune.cluster.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
-    from sktune.tuning.site import site_of
+    from sktune.tuning.loop import site_of
 
     with pytest.raises(BadInputError, match=r"pip install 'sktune\[ray\]'"):
         site_of(Request("llama", engine="ray", runs=tmp_path))

@@ -16,8 +16,9 @@ from sktune.core.layout import Kernel, KernelCore, Layer, Layout, Unit
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.scope_options import option_defaults
 from sktune.core.space import NEW, OptionRules, SpaceSpec, bind
+from sktune.learning.attributes import OUTCOME
 from sktune.learning.device import constants_us, found
-from sktune.learning.history import OUTCOME, Learned
+from sktune.learning.history import Learned
 from sktune.learning.law import (
     CODE_KNOTS_KIB,
     COPIES,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sktune.measure import placement
-from sktune.measure.placement import Machine, Placement, allowed_cores, cpu_quota
+from sktune.measure import machine as of_machine
+from sktune.measure.machine import Machine, Placement, allowed_cores, cpu_quota
 
 LOOK = Machine.look
 """The real one: tests search as on an idle machine."""
@@ -86,7 +86,7 @@ def test_a_busy_core_is_noticed(spinner: int) -> None:
 def test_the_users_threads_are_read(value: str, threads: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of a list, which has one for each nesting."""
     monkeypatch.setenv("OMP_NUM_THREADS", value)
-    monkeypatch.setattr(placement, "LONGER_LOOK_S", 0.0)
+    monkeypatch.setattr(of_machine, "LONGER_LOOK_S", 0.0)
     assert LOOK().user_threads == threads
 
 
@@ -115,8 +115,8 @@ def test_quotas_of_containers_count(
         file = tmp_path / "fs" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n")
-    monkeypatch.setattr(placement, "OWN_GROUPS", own)
-    monkeypatch.setattr(placement, "GROUPS", tmp_path / "fs")
+    monkeypatch.setattr(of_machine, "OWN_GROUPS", own)
+    monkeypatch.setattr(of_machine, "GROUPS", tmp_path / "fs")
     assert cpu_quota() == quota
     cores = len(os.sched_getaffinity(0))
     assert allowed_cores() == (cores if quota is None else max(1, min(cores, int(quota))))

@@ -23,7 +23,7 @@ from sktune.core.space import SearchSpace, SpaceSpec
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
-from sktune.tuning.prepare import bind_space
+from sktune.tuning.request import bind_space
 from sktune.worker import replays
 from tests.npugraph_ex.frontend import MARKS, Captured
 from tests.torchair.conformance_models import MODELS, spec_of

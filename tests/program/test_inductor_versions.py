@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sktune.backends import backend_info
+from sktune.backends.inductor.availability import examine_program
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.program_python import ProgramPython
 from sktune.core.errors import BackendError
@@ -26,9 +26,7 @@ def test_versions_that_are_not_known_are_refused_in_one_line(version: str, is_kn
     problem = problem_with(version)
     assert (problem == "") is is_known
     assert is_known or (version in problem and "torch 2.8 to 2.15" in problem and "\n" not in problem)
-    finding = backend_info("inductor").examine_program(
-        ProgramPython("python", facts={"torch": version, "compiler": "g"})
-    )[0]
+    finding = examine_program(ProgramPython("python", facts={"torch": version, "compiler": "g"}))[0]
     assert (finding.state is State.OK) is is_known
 
 

@@ -24,9 +24,9 @@ from sktune.program.sktune_program.rank import MarkedStep
 from sktune.program.sktune_program.reporter import Reporter
 from sktune.program.sktune_program.task import VERIFIED_STEPS, RankTask, is_baselines_turn
 from sktune.recipes.discover import draft_recipe
-from sktune.recipes.latency_lines import step_latencies_ms
 from sktune.recipes.peers import LocalPeer
 from sktune.recipes.rank_reports import draw_turns
+from sktune.recipes.run import step_latencies_ms
 from sktune.recipes.runner import ProgramRunner
 from sktune.recipes.step_times import (
     FIRST_ROUND,

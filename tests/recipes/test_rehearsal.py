@@ -16,8 +16,7 @@ import sktune
 from sktune.core.errors import BackendError, BadInputError, TargetError
 from sktune.core.space import SpaceSpec
 from sktune.program.sktune_program.task import DecodeCall
-from sktune.recipes.first_start import FirstStart, first_start
-from sktune.recipes.rehearsal import Rehearsal, rehearse
+from sktune.recipes.rehearsal import FirstStart, Rehearsal, first_start, rehearse
 from sktune.recipes.run import last_line_text
 from sktune.reports.plan_names import plan_name
 from sktune.targets.recipe import read_recipe

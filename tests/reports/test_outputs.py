@@ -57,7 +57,7 @@ def test_a_command_on_a_full_disk_fails_in_one_line(tmp_path: Path, monkeypatch:
     def full(*arguments: object, **keywords: object) -> None:
         raise OSError(number, os.strerror(number), "a file")
 
-    monkeypatch.setattr("sktune.tuning.fewer_layers.search", full)
+    monkeypatch.setattr("sktune.tuning.loop.search", full)
     number = errno.ENOSPC
     done = sktune_command("search", "--model", "llama", folder=tmp_path)
     assert done.returncode == 1

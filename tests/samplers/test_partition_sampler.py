@@ -20,8 +20,9 @@ from sktune.core.codec import decoded, encoded
 from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import JOIN, LAYERS_PER_SCOPE, OptionRules, SpaceSpec, StartingPoint, bind
+from sktune.learning.attributes import ORIGIN, OUTCOME, PROBE
 from sktune.learning.failures import Feasibility
-from sktune.learning.history import ORIGIN, OUTCOME, PROBE, Learned
+from sktune.learning.history import Learned
 from sktune.learning.segments import SegmentCatalogue
 from sktune.samplers.partition import PARTITION, WITHOUT_PROBES, PartitionSampler
 from sktune.study.strategy import distributions

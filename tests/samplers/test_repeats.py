@@ -14,7 +14,8 @@ from sktune.core.codec import encoded
 from sktune.core.outcome import Outcome, Reason, Speedup
 from sktune.core.plan import Option
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.learning.history import OUTCOME, REPEAT, Learned
+from sktune.learning.attributes import OUTCOME, REPEAT
+from sktune.learning.history import Learned
 from sktune.samplers.partition import PARTITION
 from sktune.study.strategy import distributions
 from tests.builders import decoder_layout

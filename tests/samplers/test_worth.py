@@ -10,8 +10,9 @@ from benchmarks.landscape import measured
 from benchmarks.landscapes.synthetic import SYNTHETIC
 from sktune.core.codec import encoded
 from sktune.core.plan import Plan
+from sktune.learning.attributes import OUTCOME
 from sktune.learning.evidence import Vector
-from sktune.learning.history import OUTCOME, Belief, Learned, own_effects
+from sktune.learning.history import Belief, Learned, own_effects
 from sktune.samplers.partition import Worth, _prediction
 from sktune.study.strategy import distributions
 

@@ -10,9 +10,9 @@ from sktune.core.fused_scopes import FusedPart
 from sktune.core.plan import Options, Plan, Scope
 from sktune.core.plan_file import read_plan_file
 from sktune.core.scope_flavour import ScopeFlavour
+from sktune.sim.captured import CapturedPath
 from sktune.sim.model import SimulatedStep, StepModel
 from sktune.sim.operators import Operator, numbered
-from sktune.sim.paths import CapturedPath
 from tests.builders import sktune_command
 from tests.releases import shapes_only
 from tests.sim.simulated_steps import CONSTANTS, cube, operator, step_of, vector

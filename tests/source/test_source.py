@@ -26,7 +26,7 @@ from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.source import edits
 from sktune.source.apply import source_change
 from sktune.source.codemod import rewrite
-from sktune.source.layer_conditions import of_layers
+from sktune.source.guards import of_layers
 from sktune.source.own_configuration import own_configuration
 from sktune.source.yaml_flag import check_mode, turn_on
 from sktune.targets.tracing import trace_layout

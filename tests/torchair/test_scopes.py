@@ -18,7 +18,7 @@ from sktune.targets import TargetSpec
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
-from sktune.tuning.prepare import bind_space
+from sktune.tuning.request import bind_space
 from sktune.worker import replays
 from tests.torchair import frontend
 from tests.torchair.conformance_models import CONFIGURATIONS, MODELS, spec_of

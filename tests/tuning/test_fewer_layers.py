@@ -111,7 +111,7 @@ def test_the_final_comparison_decides_which_plans_are_best(tmp_path: Path, monke
         carried.extend([findings] if findings else [])
         return result_of(study, tmp_path / "a")
 
-    monkeypatch.setattr("sktune.tuning.fewer_layers.run", run)
+    monkeypatch.setattr("sktune.tuning.loop.run", run)
     sktune.search("llama", proxy_layers=1, runs=tmp_path)
     plans = carried[0].carried
     assert [(plan.trial, plan.speedup) for plan in plans] == [(1, 1.25), (2, 1.22), (3, 1.4), (4, 1.15), (0, 1.1)]

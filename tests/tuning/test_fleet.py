@@ -2,7 +2,7 @@
 
 import math
 
-from sktune.tuning.fleet import FAR_SLOWER, SLOW, dissenters, limit_ms
+from sktune.tuning.scheduler import FAR_SLOWER, SLOW, dissenters, limit_ms
 
 
 def test_a_die_is_held_to_its_own_record() -> None:

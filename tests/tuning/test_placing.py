@@ -12,12 +12,11 @@ from sktune.backends.inductor.info import EXACT
 from sktune.core.errors import StudyError
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
-from sktune.measure.placement import Machine, Placement
+from sktune.measure.machine import Machine, Placement
 from sktune.study.study import TuningStudy
 from sktune.targets import PresetSpec, describe
 from sktune.worker.jobs import Judge, RunnerSetup, RunnerTraits
-from sktune.worker.process import environment_of
-from sktune.worker.runner import WorkerRunner
+from sktune.worker.runner import WorkerRunner, environment_of
 from tests.fake_runner import FakeRunner, search
 from tests.tuning.test_search_loop import Events, of_kind
 
@@ -34,7 +33,7 @@ class Searches:
 
     def __call__(self, machine: Machine, trials: int, **options: Any) -> tuple[Placement, list[str], dict[str, str]]:
         """Search; return the runner's placement, what was said about it, and the study's fingerprint."""
-        self._monkeypatch.setattr("sktune.measure.placement.Machine.look", lambda: machine)
+        self._monkeypatch.setattr("sktune.measure.machine.Machine.look", lambda: machine)
         runner, events = FakeRunner(), Events()
         result = search(self._runs, runner, events.append, trials=trials, **options)
         assert runner.setup is not None
@@ -150,7 +149,7 @@ def test_an_answered_search_does_not_look(on: Searches, tmp_path: Path, monkeypa
     def look() -> Machine:
         raise AssertionError
 
-    monkeypatch.setattr("sktune.measure.placement.Machine.look", look)
+    monkeypatch.setattr("sktune.measure.machine.Machine.look", look)
     assert len(search(tmp_path, FakeRunner(), trials=2).trials) == 2
 
 
@@ -262,7 +261,7 @@ def test_load_that_comes_later_is_noticed_before_the_next_trial(
     """Threads that wait leave their cores from then on, and the trial's line says so; the code stays the same."""
     busy = False
     monkeypatch.setattr(
-        "sktune.measure.placement.Machine.look", lambda: Machine({(core,): 0.95 if busy else 0.0 for core in range(2)})
+        "sktune.measure.machine.Machine.look", lambda: Machine({(core,): 0.95 if busy else 0.0 for core in range(2)})
     )
     spec = PresetSpec("llama", scale="tiny", backend="inductor")
     setup = RunnerSetup(spec, SpaceSpec(), tmp_path, compile_cache, 300.0)

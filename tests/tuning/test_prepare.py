@@ -2,8 +2,7 @@
 
 import pytest
 
-from sktune.tuning.prepare import bind_space, space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, bind_space, space_spec
 from tests.builders import decoder_layout
 
 

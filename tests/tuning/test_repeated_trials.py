@@ -13,7 +13,7 @@ from sktune.analysis.guide_options import OptionStatus, option_results
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
-from sktune.learning.history import REPEAT
+from sktune.learning.attributes import REPEAT
 from sktune.study.records import incumbent_first
 from sktune.study.strategy import Strategy, distributions
 from sktune.study.study import TuningStudy, sqlite_url

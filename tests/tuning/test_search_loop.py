@@ -20,7 +20,7 @@ from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.study.facts import DeliveryRecord
 from sktune.tuning import loop
-from sktune.tuning.fewer_layers import search as search_with_proxy
+from sktune.tuning.loop import search as search_with_proxy
 from sktune.tuning.request import Request
 from sktune.worker.jobs import RunnerSetup, RunnerTraits
 from tests.builders import decoder_layout, sktune_command
@@ -331,7 +331,7 @@ class TestTimeBudget:
             began.append(began_s)
             return loop.run(request, listener, began_s, findings, lambda setup: FakeRunner())
 
-        monkeypatch.setattr("sktune.tuning.fewer_layers.run", run)
+        monkeypatch.setattr("sktune.tuning.loop.run", run)
         search_with_proxy(Request("llama", trials=1, proxy_layers=1, time_budget_s=60, runs=tmp_path))
         assert began[0] is not None
         assert began[0] == began[1]

@@ -23,8 +23,7 @@ from sktune.sim.trace import trace_operators
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
 from sktune.tuning.inspect import inspect_model
-from sktune.tuning.prepare import bind_space
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, bind_space
 from tests import profiles
 from tests.builders import decoder_layout
 from tests.releases import shapes_only

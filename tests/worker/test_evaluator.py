@@ -17,8 +17,7 @@ from sktune.measure.devices import Cpu
 from sktune.measure.machine import MachineLoad
 from sktune.targets.base import Target
 from sktune.worker.evaluator import PlanEvaluator
-from sktune.worker.jobs import Compare, Judge, SampleNoiseFloor, Verify, silent
-from sktune.worker.progress import Progress
+from sktune.worker.jobs import Compare, Judge, Progress, SampleNoiseFloor, Verify, silent
 from sktune.worker.replays import prepare
 from sktune.worker.step_timer import StepTimer
 

@@ -15,11 +15,9 @@ from sktune.core.errors import BackendError, TargetError
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.targets import PresetSpec, describe
-from sktune.tuning.prepare import bind_space, space_spec
-from sktune.tuning.request import Request
+from sktune.tuning.request import Request, bind_space, space_spec
 from sktune.worker.jobs import Compare, Judge, NamedPlan, ProcessComparison, Report, RunnerSetup, silent
-from sktune.worker.process import WorkerProcess
-from sktune.worker.runner import WorkerRunner
+from sktune.worker.runner import WorkerProcess, WorkerRunner
 from tests import warm
 from tests.builders import TESTS
 from tests.models import page_faults
@@ -102,7 +100,7 @@ def test_memory_is_limited_when_the_target_is_opened(
 ) -> None:
     """To what is available then: when its process was started, another worker may still have held a model."""
     monkeypatch.delenv(warm.ADDRESS)
-    monkeypatch.setattr("sktune.worker.process.SERVER", "sktune.worker.server")  # imports torch last
+    monkeypatch.setattr("sktune.worker.runner.SERVER", "sktune.worker.server")  # imports torch last
     request = Request("llama")
     spec, preset = request.target()
     with WorkerRunner(RunnerSetup(spec, space_spec(request, spec, preset), tmp_path, compile_cache, 60)) as worker:
@@ -262,7 +260,7 @@ def test_only_a_model_that_does_nothing_while_it_is_opened_is_killed(
     """One that computes or reads may take longer than the limit for one that hangs."""
     monkeypatch.delenv(warm.ADDRESS)  # what starts warm is no descendant
     monkeypatch.setattr("sktune.worker.runner.MIN_RUN_TIMEOUT_S", 1.0)
-    monkeypatch.setattr("sktune.worker.process.WATCH_S", 0.2)
+    monkeypatch.setattr("sktune.worker.runner.WATCH_S", 0.2)
     (tmp_path / "large").write_bytes(bytes(1 << 20))
     (tmp_path / "slow.py").write_text(
         "import threading, time\nfrom pathlib import Path\n\n"

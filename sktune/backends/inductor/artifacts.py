@@ -158,7 +158,14 @@ def load(folder: Path, delivery: Delivery) -> None:
     if graphs := contents.pop(GRAPHS, b""):
         torch.compiler.load_cache_artifacts(graphs)
     if timings := contents.pop(TIMINGS, b""):
-        _add_timings(json.loads(timings))
+        # They replace the timings of the same operator and inputs in Inductor's file.
+        cache = PersistentCache()
+        known, delivered = cache.get_local_cache(), json.loads(timings)
+        for op, by_inputs in delivered.items():
+            for inputs, by_precision in by_inputs.items():
+                for precision, by_choice in by_precision.items():
+                    known.setdefault(op, {}).setdefault(inputs, {}).setdefault(precision, {}).update(by_choice)
+        cache.update_local_cache(known)
     for name in contents:
         kind, _, key = name.removesuffix(".so").partition("-")
         if kind not in _CACHES:
@@ -189,14 +196,3 @@ def _loader(kind: str, path: Path, key: str) -> Callable[[], Any]:
         return loaded[0]
 
     return load_once
-
-
-def _add_timings(delivered: Timings) -> None:
-    """Merge delivered timings into Inductor's file; they replace its timings of the same operator and inputs."""
-    cache = PersistentCache()
-    known = cache.get_local_cache()
-    for op, by_inputs in delivered.items():
-        for inputs, by_precision in by_inputs.items():
-            for precision, by_choice in by_precision.items():
-                known.setdefault(op, {}).setdefault(inputs, {}).setdefault(precision, {}).update(by_choice)
-    cache.update_local_cache(known)

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,13 @@ from torch import fx
 
 from sktune.backends.base import Compiled, CompileError, OnScope, RegionBudget, Step, ignore
 from sktune.backends.inductor import artifacts
-from sktune.backends.inductor.capture_failure import capture_failure
-from sktune.backends.inductor.captured_work import captured_work
+from sktune.backends.inductor.exactness import bit_changing_operators
+from sktune.backends.inductor.parallel_compile import compile_ahead
 from sktune.backends.inductor.pieces import Pieces
-from sktune.backends.inductor.region_check import RegionChecks
-from sktune.backends.inductor.searched_regions import SearchedRegions
+from sktune.backends.inductor.region_check import RegionChecks, Round
 from sktune.core.delivery import Delivery, digest_of
 from sktune.core.errors import BackendError, SktuneError, TargetError, described
-from sktune.core.layout import Layout
+from sktune.core.layout import CapturedWork, Layout
 from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Options, Plan
 from sktune.core.scope_times import Part, scope_times
@@ -33,21 +33,75 @@ from sktune.core.verification import RegionCheck
 from sktune.measure.devices import Cpu, Cuda
 from sktune.program.sktune_program.inductor.border import memory_use
 from sktune.program.sktune_program.inductor.compiled_regions import (
+    CompiledRegion,
+    RegionCache,
     code_digests,
+    compile_region,
     compile_scopes,
     device_type,
     identity,
     region_key,
 )
-from sktune.program.sktune_program.inductor.regions import Cutting, GraphSpan, MarkedGraph, cut, strip_marks
+from sktune.program.sktune_program.inductor.options import with_defaults
+from sktune.program.sktune_program.inductor.regions import (
+    Cutting,
+    GraphSpan,
+    MarkedGraph,
+    RegionSlot,
+    cut,
+    operators,
+    strip_marks,
+)
 from sktune.program.sktune_program.inductor.versions import problem_with
-from sktune.program.sktune_program.torch_private import compile_fx, mark_static_address, own_tracing, source_of
+from sktune.program.sktune_program.torch_private import (
+    BackendCompilerFailed,
+    compile_fx,
+    mark_static_address,
+    own_tracing,
+    source_of,
+)
 from sktune.targets.base import Inputs, Snapshot, Target
 from sktune.targets.marks import attach_each
 from sktune.targets.state import HeldTensors, complete_state, reachable, readable, replaced_error
 from sktune.targets.strict import check_graph, recorded_calls
 
 logger = logging.getLogger(__name__)
+
+_ADVICE = "Consider annotating your code using torch._check*(). "
+"""Before the reason, in Dynamo's messages about values that a graph cannot know."""
+
+
+@dataclass
+class SearchedRegions(RegionCache):
+    """The regions of a search, which compiles many plans: on all cores, and with what is known of their bits."""
+
+    has_built_wrapper: bool = False
+    doubts: dict[tuple[str, Options], tuple[str, ...]] = field(default_factory=dict)
+
+    def compile_all(self, slots: Sequence[RegionSlot], on_scope: OnScope = ignore) -> list[CompiledRegion]:
+        """Return the compiled region of each slot; compile missing ones on all cores."""
+        missing: dict[tuple[str, Options], RegionSlot] = {}
+        for slot in slots:
+            if identity(slot) not in self.compiled:
+                missing.setdefault(identity(slot), slot)  # of scopes that share a region, the first
+        # Other regions consist of many kernels, which Inductor already builds on all cores.
+        single_files = [slot for slot in missing.values() if slot.options.get("cpp_wrapper")]
+        if self.has_built_wrapper:
+            compile_ahead({slot.label: partial(compile_region, slot) for slot in single_files}, on_scope)
+        for slot in missing.values():
+            on_scope(slot.label)
+            self.compile(slot)
+        self.has_built_wrapper |= bool(single_files)  # from now on, helpers find the headers and shims already built
+        return [self.compile(slot) for slot in slots]
+
+    def changes_bits(self, slot: RegionSlot) -> tuple[str, ...]:
+        """Return the operators of the slot's region that may change bits; see ``bit_changing_operators``."""
+        key = identity(slot)
+        if key not in self.doubts:
+            region, options = slot.region, with_defaults(slot.options)
+            device = device_type(region.bound)
+            self.doubts[key] = bit_changing_operators(region.kernels, region.bound, options, device)
+        return self.doubts[key]
 
 
 class InductorBackend:
@@ -144,10 +198,16 @@ class InductorBackend:
         }
 
     def _cut(self, plan: Plan) -> Cutting:
-        marked = self._marked
-        assert marked is not None
-        chosen = [self._span(marked, scope.first, scope.last, scope.label, scope.options) for scope in plan.scopes]
-        return cut(marked.graph_module, chosen, self._example_inputs)
+        assert self._marked is not None
+        spans, chosen = self._marked.spans, []
+        for scope in plan.scopes:
+            for name in (scope.first, scope.last):
+                if name not in spans:
+                    raise CompileError(
+                        f"unit {name!r} left no mark in the captured graph; it does not run in this step"
+                    )
+            chosen.append(GraphSpan(scope.label, spans[scope.first].start, spans[scope.last].end, scope.options))
+        return cut(self._marked.graph_module, chosen, self._example_inputs)
 
     def _deliver(self, plan: Plan, code: Mapping[str, str], folder: Path) -> Delivery:
         """Compile ``plan`` again, to record what it uses from Inductor's caches; see ``Deliver``."""
@@ -290,17 +350,11 @@ class InductorBackend:
         written = {
             tensor.untyped_storage().data_ptr() for tensor in complete_state(self._target, self._written).values()
         }
-        regions = self._region_checks.start(keys, budget, exact=[key for key in exact if exact[key]], written=written)
+        regions = Round(self._region_checks, keys, budget, [key for key in exact if exact[key]], written)
         if not regions.is_done:
             with torch.no_grad():
                 pieces.check_regions(self._step, steps, regions)
         return regions.results()
-
-    def _span(self, marked: MarkedGraph, first: str, last: str, label: str, options: Options) -> GraphSpan:
-        for name in (first, last):
-            if name not in marked.spans:
-                raise CompileError(f"unit {name!r} left no mark in the captured graph; it does not run in this step")
-        return GraphSpan(label, marked.spans[first].start, marked.spans[last].end, options)
 
 
 def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -312,6 +366,43 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
     marked = strip_marks(graph_module)
     check_graph(marked.spans.keys())
     return compile_scopes(marked, example_inputs)
+
+
+def captured_work(marked: MarkedGraph, layout: Layout) -> Layout:
+    """Return the layout with the captured operators of each unit, and of those that lie between it and the next one."""
+    nodes = operators(marked.graph_module)
+    spans = [marked.spans[unit.name] for unit in layout.units if unit.name in marked.spans]
+    starts = [*(span.start for span in spans[1:]), spans[-1].end] if spans else []
+    return layout.with_work(
+        {span.label: _work(nodes[span.start : span.end]) for span in spans},
+        {span.label: _work(nodes[span.end : start]) for span, start in zip(spans, starts, strict=True)},
+    )
+
+
+def _work(nodes: Sequence[fx.Node]) -> CapturedWork:
+    values = [value for node in nodes if isinstance(value := node.meta.get("example_value"), torch.Tensor)]
+    # A size that depends on the data counts as nothing.
+    sizes = [value.numel() * value.element_size() for value in values if isinstance(value.numel(), int)]
+    return CapturedWork(len(nodes), sum(sizes))
+
+
+def capture_failure(failure: Exception) -> SktuneError:
+    """Return the error for a failed capture; what was raised while the graph was received stays as it is."""
+    if isinstance(failure, BackendCompilerFailed):
+        failure = failure.inner_exception
+    if isinstance(failure, SktuneError):
+        return failure
+    reason = described(failure).replace(_ADVICE, "").rstrip(".")
+    return TargetError(
+        f"the decode step cannot be captured as one graph: {reason}{_place(failure)}; "
+        "remove data-dependent control flow from it"
+    )
+
+
+def _place(failure: Exception) -> str:
+    """Return the last line of the model's code that was traced, if Dynamo names one."""
+    frames = getattr(failure, "real_stack", None)
+    return f", at {Path(frames[-1].filename).name}:{frames[-1].lineno} ({frames[-1].line})" if frames else ""
 
 
 def _source_name(placeholder: fx.Node) -> str:

@@ -154,14 +154,24 @@ def bit_changing_operators(
     Returns:
         lines such as ``"aten.exp.default: ..."``, each once, in execution order; empty if the region is exact.
     """
-    if reasons := _bit_changing_options(options):
-        return reasons
+    exact_options = {
+        "matmul": ("aten", "products may use other kernels, chosen by timing"),
+        "reductions": ("aten", "sums are in another order, and operators may be rewritten"),
+        "freezing": (False, "operators on weights only are computed ahead, and weights are repacked"),
+    }
+    inexact = {name: why for name, (exact, why) in exact_options.items() if options[name] != exact}
+    if inexact:
+        return tuple(f"{name}: {options[name]}: {why}" for name, why in inexact.items())
     try:
         calls = dispatched(kernels, inputs)
     except Exception as failure:  # noqa: BLE001 - a model's code may raise anything on fake tensors
         return (f"the region cannot be traced on fake tensors: {described(failure)}",)
     emulates = bool(options["emulate_precision_casts"])
-    doubts: dict[str, str] = _opaque_functions(kernels)
+    # The functions that the capture has not looked into.
+    called = {node.target for node in kernels.graph.nodes if node.op == "call_function"}
+    names = sorted(f"{each.__module__}.{each.__qualname__}" for each in called if isinstance(each, FunctionType))
+    opaque = "it is opaque to the compiler (allow_in_graph), and what it keeps from call to call is lost"
+    doubts = {name: opaque for name in names if name.partition(".")[0] != "torch"}
     constants, rewritten, joined = _Constants(), _Rewritten(), _misaligned_when_joined(calls)
     for call in calls:
         reason = (
@@ -173,15 +183,6 @@ def bit_changing_operators(
         if reason:
             doubts.setdefault(call.overload, reason)
     return tuple(f"{overload}: {reason}" for overload, reason in doubts.items())
-
-
-def _opaque_functions(graph_module: fx.GraphModule) -> dict[str, str]:
-    """Return the functions that the capture has not looked into, with the reason why they may change bits."""
-    called = {node.target for node in graph_module.graph.nodes if node.op == "call_function"}
-    functions = [target for target in called if isinstance(target, FunctionType)]
-    names = sorted(f"{each.__module__}.{each.__qualname__}" for each in functions)
-    reason = "it is opaque to the compiler (allow_in_graph), and what it keeps from call to call is lost"
-    return {name: reason for name in names if name.partition(".")[0] != "torch"}
 
 
 def _misaligned_when_joined(calls: Sequence[OperatorCall]) -> set[int]:
@@ -325,8 +326,14 @@ class _Rewritten:
         """Return why the layout of an operand of ``call`` may change bits, "" if it does not; track what it writes."""
         for value in call.inputs:
             self._bases.setdefault(storage_id(value), value)
-        is_odd = _depends_on_layout(call, device) and any(
-            storage_id(value) in self._odd or (storage_id(value) in self._parts and not self._is_base(value))
+        depends_on_layout = (
+            call.name in MATMULS
+            or call.name in REDUCTIONS
+            or bool(call.inputs and is_function_kept(call.name, call.inputs[0].dtype, device))
+        )
+        is_odd = depends_on_layout and any(
+            storage_id(value) in self._odd
+            or (storage_id(value) in self._parts and not (value.is_contiguous() and not self._is_part(value)))
             for value in call.inputs
         )
         for value in call.written:
@@ -344,43 +351,19 @@ class _Rewritten:
         # Inductor replaces what is copied to by what is copied, with the layout of that.
         sources = [each for each in call.inputs if call.name == "copy" and each is not value]
         is_like = all(each.shape == value.shape and each.stride() == value.stride() for each in sources)
-        if (
-            not self._bases[storage].is_contiguous()
-            or not _is_row_major(value)
-            or not (is_like or self._is_part(value))
-        ):
+        strides = [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
+        is_row_major = strides == sorted(strides, reverse=True)
+        if not self._bases[storage].is_contiguous() or not is_row_major or not (is_like or self._is_part(value)):
             self._odd.add(storage)
         elif not value.is_contiguous() or not is_like:
             self._parts.add(storage)
-
-    def _is_base(self, value: torch.Tensor) -> bool:
-        return value.is_contiguous() and not self._is_part(value)
 
     def _is_part(self, value: torch.Tensor) -> bool:
         return value.numel() < self._bases[storage_id(value)].numel()
 
 
-def _depends_on_layout(call: OperatorCall, device: str) -> bool:
-    is_kept = call.name in MATMULS or call.name in REDUCTIONS
-    return is_kept or bool(call.inputs and is_function_kept(call.name, call.inputs[0].dtype, device))
-
-
-def _is_row_major(value: torch.Tensor) -> bool:
-    strides = [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
-    return strides == sorted(strides, reverse=True)
-
-
 def _is_filled(call: OperatorCall) -> bool:
     return call.name == "zero" or (call.name == "fill" and not isinstance(call.arguments.get("value"), torch.Tensor))
-
-
-def _bit_changing_options(options: Mapping[str, Option]) -> tuple[str, ...]:
-    doubts = {
-        "matmul": ("aten", "products may use other kernels, chosen by timing"),
-        "reductions": ("aten", "sums are in another order, and operators may be rewritten"),
-        "freezing": (False, "operators on weights only are computed ahead, and weights are repacked"),
-    }
-    return tuple(f"{name}: {options[name]}: {why}" for name, (exact, why) in doubts.items() if options[name] != exact)
 
 
 def _doubt(call: OperatorCall, emulates: bool, device: str) -> str:
@@ -398,7 +381,9 @@ def _doubt(call: OperatorCall, emulates: bool, device: str) -> str:
         if call.name in names:
             reason = doubt(call, device)
             return reason if reason or emulates else _without_emulated_casts(call, device)
-    return _integer(call) if call.name in INTEGERS else "not in the table of exact operators"
+    if call.name not in INTEGERS:
+        return "not in the table of exact operators"
+    return "exact only on integers" if call.is_floating else ""
 
 
 def _without_emulated_casts(call: OperatorCall, device: str) -> str:
@@ -520,10 +505,6 @@ def _narrowed(call: OperatorCall, device: str) -> str:
     is_long = any(value.dtype in (torch.int32, torch.int64) for value in call.inputs)
     is_narrowed = is_long and any(value.dtype in NARROW for value in call.outputs)
     return "GPUs may round an integer twice on its way to 16 bits" if is_narrowed and device != "cpu" else ""
-
-
-def _integer(call: OperatorCall) -> str:
-    return "exact only on integers" if call.is_floating else ""
 
 
 _RULES: tuple[tuple[frozenset[str], Callable[[OperatorCall, str], str]], ...] = (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from sktune.backends.base import OnScope
-from sktune.measure.placement import allowed_cores
+from sktune.measure.machine import allowed_cores
 from sktune.program.sktune_program.torch_private import config as inductor_config
 
 logger = logging.getLogger(__name__)

@@ -64,12 +64,10 @@ class Pieces:
             except Exception as failure:
                 if not label:
                     raise
-                raise CompileError(
-                    f"scope {label}: its first run failed: {described(failure)}", blamed=label
-                ) from failure
+                raise CompileError.of_scope(label, f"its first run failed: {described(failure)}") from failure
             return outputs
 
-        return self._walk(around)
+        return _Walk(self._whole, around).run
 
     def observe(
         self, step_of: Callable[[Run], Step], begin: Callable[[], Inputs], device: Cpu | Cuda
@@ -82,7 +80,7 @@ class Pieces:
             device: on which the pieces run.
         """
         timers = [_Timer(functions, device) for functions in (self._uncompiled, self._compiled)]
-        steps = [step_of(self._walk(timer.around)) for timer in timers]
+        steps = [step_of(_Walk(self._whole, timer.around).run) for timer in timers]
         rounds: list[list[list[float]]] = []
         began = time.perf_counter()
         while len(rounds) < WARM_UP_ROUNDS + MIN_ROUNDS or (
@@ -114,10 +112,7 @@ class Pieces:
                 differing.add(label)
             return outputs
 
-        step = step_of(self._walk(around))
-        for inputs in steps:
-            step.prepare()
-            step.run(*inputs)
+        self._run_steps(step_of, steps, around)
         return tuple(dict.fromkeys(label for label in self.labels.values() if label in differing))
 
     def check_regions(self, step_of: Callable[[Run], Step], steps: Iterable[Inputs], regions: Round) -> None:
@@ -135,13 +130,13 @@ class Pieces:
                 return regions(label, kernels, self._compiled[name], inputs, self._written[name], self._numbers[name])
             return kernels(*inputs)
 
-        step = step_of(self._walk(around))
+        self._run_steps(step_of, steps, around)
+
+    def _run_steps(self, step_of: Callable[[Run], Step], steps: Iterable[Inputs], around: Around) -> None:
+        step = step_of(_Walk(self._whole, around).run)
         for inputs in steps:
             step.prepare()
             step.run(*inputs)
-
-    def _walk(self, around: Around) -> Run:
-        return _Walk(self._whole, around).run
 
 
 class _Walk(fx.Interpreter):

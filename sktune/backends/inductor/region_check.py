@@ -2,8 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ Run = Callable[..., Any]
 Memory = dict[int, torch.Tensor]
 """Bytes by address."""
 
+SEED = 0
+"""Of the variations."""
 MAX_VALUES = 1 << 16
 """Values varied together: drawing many costs less per value, but they should fit in a cache."""
 MAX_ROWS = 64
@@ -31,51 +33,20 @@ STATE_SHARE = 0.25
 """Share of the variations in which state is varied, too: it is large, so it is used for several calls."""
 
 
+@dataclass
 class RegionChecks:
     """Results for each region in this process: a plan continues the comparison of earlier plans with the same region.
 
-    Args:
-        seed: of the variations. They differ from call to call, and are the same in every process.
+    Attributes:
+        elements: how many output elements of a region were equal with the weights of one scope, by key and label.
+        differences: where a region differs, in one line, by its key.
+        draws: the random numbers of the variations, by device. They differ from call to call, and are the same in every
+            process.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
-        self._elements: Counter[tuple[str, str]] = Counter()
-        self._differences: dict[str, str] = {}
-        self._draws: dict[torch.device, Draw] = {}
-
-    def start(
-        self, keys: Mapping[str, str], budget: RegionBudget, exact: Collection[str], written: Collection[int]
-    ) -> "Round":
-        """Return the comparison for the regions of one plan.
-
-        Args:
-            keys: of the regions by the labels of their scopes: equal for scopes that share code.
-            budget: limits of the comparison.
-            exact: keys of the regions that are exact by construction.
-            written: addresses of the memory that a step writes and that outlives it.
-        """
-        return Round(self, keys, budget, exact, written)
-
-    def elements(self, key: str, label: str) -> int:
-        """Return how many output elements of a region were equal with the weights of one scope."""
-        return self._elements[key, label]
-
-    def difference(self, key: str) -> str:
-        """Return where a region differs, in one line; empty if no difference is known."""
-        return self._differences.get(key, "")
-
-    def add(self, key: str, label: str, elements: int, difference: str) -> None:
-        """Add the result of one call."""
-        self._elements[key, label] += elements
-        if difference:
-            self._differences[key] = f"scope {label} differs from the kernels that it replaces on {difference}"
-
-    def draw(self, device: torch.device) -> Draw:
-        """Return the random numbers for a device."""
-        if device not in self._draws:
-            self._draws[device] = Draw(torch.Generator(device).manual_seed(self._seed))
-        return self._draws[device]
+    elements: Counter[tuple[str, str]] = field(default_factory=Counter)
+    differences: dict[str, str] = field(default_factory=dict)
+    draws: dict[torch.device, Draw] = field(default_factory=dict)
 
 
 class Round:
@@ -86,7 +57,10 @@ class Round:
 
     Args:
         checks: the results of earlier plans.
-        keys, budget, exact, written: see ``RegionChecks.start``.
+        keys: of the regions by the labels of their scopes: equal for scopes that share code.
+        budget: limits of the comparison.
+        exact: keys of the regions that are exact by construction.
+        written: addresses of the memory that a step writes and that outlives it.
     """
 
     def __init__(
@@ -117,9 +91,9 @@ class Round:
             RegionCheck(
                 sharing[0],
                 key,
-                sum(self._checks.elements(key, label) for label in sharing),
+                sum(self._checks.elements[key, label] for label in sharing),
                 key in self._exact,
-                self._checks.difference(key),
+                self._checks.differences.get(key, ""),
             )
             for key, sharing in labels.items()
         )
@@ -149,16 +123,21 @@ class Round:
         if left <= 0 or self._seconds_left <= 0:
             return expected(*inputs)
         began_s = time.perf_counter()
-        call = _Call(expected, got, inputs, self._written, written, numbers)
-        outputs = call.compare(left, began_s + self._seconds_left / calls, self._checks.draw(call.device))
-        self._checks.add(self._keys[label], label, call.elements, call.difference)
+        call, key = _Call(expected, got, inputs, self._written, written, numbers), self._keys[label]
+        if call.device not in self._checks.draws:
+            self._checks.draws[call.device] = Draw(torch.Generator(call.device).manual_seed(SEED))
+        outputs = call.compare(left, began_s + self._seconds_left / calls, self._checks.draws[call.device])
+        self._checks.elements[key, label] += call.elements
+        if call.difference:
+            where = f"scope {label} differs from the kernels that it replaces on {call.difference}"
+            self._checks.differences[key] = where
         self._seconds_left -= time.perf_counter() - began_s
         return outputs
 
     def _left(self, label: str) -> int:
         """Return how many elements remain to be compared in this scope."""
         key = self._keys[label]
-        return 0 if self._checks.difference(key) else self._wanted[label] - self._checks.elements(key, label)
+        return 0 if key in self._checks.differences else self._wanted[label] - self._checks.elements[key, label]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,21 +169,28 @@ class _Call:
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         self.device = tensors[0].device if tensors else torch.device("cpu")
         self._memory = {
-            _address(value): _bytes(value.untyped_storage())
+            _address(value): torch.tensor([], dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
             for value in tensors
             if value.numel() and (not isinstance(value, torch.nn.Parameter) or _address(value) in outlasting)
         }
-        varied = [value.detach() for value in tensors if _address(value) in self._memory and _can_vary(value)]
-        self._state = [value for value in varied if _address(value) in outlasting]
-        self._activations = [value for value in varied if _address(value) not in outlasting]
-        self._whole = [
+        varied = [
             value.detach() for value in tensors
             if _address(value) in self._memory and value.numel() and not _repeats(value)
-            and (value.dtype == torch.bool or (value.dtype in INTEGERS and numbers is not None))
         ]  # fmt: skip
+        self._state = [value for value in varied if value.is_floating_point() and _address(value) in outlasting]
+        self._activations = [
+            value for value in varied if value.is_floating_point() and _address(value) not in outlasting
+        ]
+        self._whole = [
+            value for value in varied
+            if value.dtype == torch.bool or (value.dtype in INTEGERS and numbers is not None)
+        ]  # fmt: skip
+        self._numbers = sorted(numbers or ())
         # On a GPU an index out of range ends the process, and on a CPU it is an error that is passed over.
-        recorded = _recorded_numbers(self._whole) if self.device.type == "cpu" else ()
-        self._numbers = sorted({*(numbers or ()), *recorded})
+        if self.device.type == "cpu":
+            small = [value for value in self._whole if value.numel() <= MAX_NUMBERS]
+            recorded = {int(number) for value in small for number in value.flatten().tolist()}
+            self._numbers = sorted(recorded.union(self._numbers))
         self._written = {_address(inputs[index]) for index in written} & self._memory.keys()
         self._written_elements = 0
         self.elements, self.difference = 0, ""
@@ -282,7 +268,8 @@ class _Call:
         self.difference = self._difference(what, left, right)
         if self.difference:
             return True
-        not_a_number = sum(map(_count_nan, left.outputs)) if may_be_nan else 0
+        fractions = [output for output in left.outputs if may_be_nan and output.is_floating_point()]
+        not_a_number = sum(int(output.isnan().sum()) for output in fractions)
         self.elements += sum(output.numel() for output in left.outputs) + self._written_elements - not_a_number
         return not_a_number > 0
 
@@ -300,15 +287,13 @@ class _Call:
             if not same_bits(one, other) and (difference := _first(f"output {index}", one, other)):
                 return f"{what}: {difference}"
         for address, one in left.written.items():
-            if not torch.equal(one, right.written[address]) and (difference := self._in_state(address, left, right)):
-                return f"{what}: {difference}"
+            if not torch.equal(one, right.written[address]):
+                dtype = self._dtype(address)
+                count = one.numel() // dtype.itemsize * dtype.itemsize
+                both = (side.written[address][:count].view(dtype) for side in (left, right))
+                if difference := _first("the state", *both):
+                    return f"{what}: {difference}"
         return ""
-
-    def _in_state(self, address: int, left: _Side, right: _Side) -> str:
-        dtype = self._dtype(address)
-        count = left.written[address].numel() // dtype.itemsize * dtype.itemsize
-        one, other = (side.written[address][:count].view(dtype) for side in (left, right))
-        return _first("the state", one, other)
 
     def _dtype(self, address: int) -> torch.dtype:
         return next(
@@ -327,26 +312,9 @@ def _address(value: torch.Tensor) -> int:
     return value.untyped_storage().data_ptr()
 
 
-def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.tensor([], dtype=torch.uint8, device=storage.device).set_(storage)
-
-
-def _can_vary(value: torch.Tensor) -> bool:
-    return value.is_floating_point() and value.numel() > 0 and not _repeats(value)
-
-
 def _repeats(value: torch.Tensor) -> bool:
     """Return whether an element of a tensor is at several positions, as in an expanded one."""
     return any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
-
-
-def _recorded_numbers(values: Iterable[torch.Tensor]) -> set[int]:
-    """Return the integers in small tensors, to which others may be compared."""
-    return {int(number) for value in values if value.numel() <= MAX_NUMBERS for number in value.flatten().tolist()}
-
-
-def _count_nan(value: torch.Tensor) -> int:
-    return int(value.isnan().sum()) if value.is_floating_point() else 0
 
 
 def _first(name: str, expected: torch.Tensor, got: torch.Tensor) -> str:

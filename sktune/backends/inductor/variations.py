@@ -43,10 +43,6 @@ class Draw:
         return int(self.integers(0, count - 1))
 
 
-def _recorded(values: Values, draw: Draw) -> Values:  # noqa: ARG001
-    return values
-
-
 def _permuted(values: Values, draw: Draw) -> Values:
     rows, count = values.shape
     step = draw.integers(1, 4 * count, rows, 1)
@@ -61,10 +57,6 @@ def _normal(values: Values, draw: Draw) -> Values:
     return draw.normal(*values.shape) * torch.where(spread > 0, spread, 1.0)
 
 
-def _of_many_magnitudes(values: Values, draw: Draw) -> Values:
-    return draw.normal(*values.shape) * torch.exp2(draw.integers(-6, 6, *values.shape))
-
-
 def _near_ties(values: Values, draw: Draw) -> Values:
     """Return numbers of few bits, so that products are exact and sums are halfway between two numbers or near it."""
     halves = draw.integers(-16, 16, *values.shape) / 2
@@ -72,16 +64,8 @@ def _near_ties(values: Values, draw: Draw) -> Values:
     return halves * torch.where(draw.uniform(values.shape[0], 1) < 0.5, nearby, 1.0)
 
 
-def _unchanged(values: Values, draw: Draw) -> Values:  # noqa: ARG001
-    return values
-
-
 def _times_odd_factors(values: Values, draw: Draw) -> Values:
     return values * (0.5 + 1.5 * draw.uniform(values.shape[0], 1))
-
-
-def _times_powers_of_two(values: Values, draw: Draw) -> Values:
-    return values * torch.exp2(draw.integers(-8, 8, values.shape[0], 1))
 
 
 def _cancelling(values: Values, draw: Draw) -> Values:
@@ -94,10 +78,6 @@ def _cancelling(values: Values, draw: Draw) -> Values:
 def _alternating(values: Values, draw: Draw) -> Values:  # noqa: ARG001
     signs = 1 - 2 * (torch.arange(values.shape[1], device=values.device) % 2)
     return values.abs() * signs
-
-
-def _sparse(values: Values, draw: Draw) -> Values:
-    return values.where(draw.uniform(*values.shape) < 0.1, 0.0)
 
 
 def _one_hot(values: Values, draw: Draw) -> Values:
@@ -139,19 +119,24 @@ class Variation:
 
 
 CONTENTS = (
-    Variation("recorded", _recorded),
+    Variation("recorded", lambda values, draw: values),
     Variation("permuted", _permuted),
     Variation("normally distributed", _normal),
-    Variation("of many magnitudes", _of_many_magnitudes),
+    Variation(
+        "of many magnitudes",
+        lambda values, draw: draw.normal(*values.shape) * torch.exp2(draw.integers(-6, 6, *values.shape)),
+    ),
     Variation("near ties of rounding", _near_ties),
 )
 COMMON = Variation("times odd factors", _times_odd_factors)
 TREATMENTS = (
-    Variation("unchanged", _unchanged),
-    Variation("times powers of two", _times_powers_of_two),
+    Variation("unchanged", lambda values, draw: values),
+    Variation(
+        "times powers of two", lambda values, draw: values * torch.exp2(draw.integers(-8, 8, values.shape[0], 1))
+    ),
     Variation("sums that cancel", _cancelling),
     Variation("alternating signs", _alternating),
-    Variation("sparse", _sparse),
+    Variation("sparse", lambda values, draw: values.where(draw.uniform(*values.shape) < 0.1, 0.0)),
     Variation("one-hot", _one_hot),
     Variation("constant", _constant),
     Variation("with infinities", _with_infinities),

@@ -8,10 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from sktune.ascend.front_ends import what_is_tested
-from sktune.backends.installed import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, device_name
+from sktune.backends.installed import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, cann_version, device_name
 from sktune.backends.program_python import ProgramPython
 from sktune.core.events.commands import Finding, State
 from sktune.core.scope_options import has_superkernel
@@ -26,35 +25,20 @@ print(torch_npu.__version__, count, takes_none, torch.npu.get_device_name(0) if 
 """
 
 
-def cann_version() -> str:
-    """Return CANN's version from its installation, or ``NOT_INSTALLED``."""
-    home = os.environ.get("ASCEND_HOME_PATH")
-    for path in sorted(Path(home).glob("*/ascend_toolkit_install.info")) if home else []:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith("version="):
-                return line.partition("=")[2].strip()
-    return NOT_INSTALLED
-
-
 def examine() -> Sequence[Finding]:
     """Return a finding for each requirement."""
-    findings = [_cann(), _chip()]
-    if importlib.util.find_spec("torch_npu") is None:
-        return [*findings, Finding("npu", "torch_npu", State.MISSING, "", INSTALL)]
-    return [*findings, *_torch_npu()]
-
-
-def _cann() -> Finding:
-    home = os.environ.get("ASCEND_HOME_PATH")
+    home, version = os.environ.get("ASCEND_HOME_PATH"), cann_version()
     if not home:
         fix = "install CANN's toolkit and kernels, then: source <cann>/set_env.sh"
-        return Finding("npu", "CANN", State.MISSING, "ASCEND_HOME_PATH is not set", fix)
-    version = cann_version()
-    if version == NOT_INSTALLED:
-        return Finding(
-            "npu", "CANN", State.WRONG, f"no toolkit in {home}", "source set_env.sh of a complete CANN installation"
-        )
-    return Finding("npu", "CANN", State.OK, version)
+        cann = Finding("npu", "CANN", State.MISSING, "ASCEND_HOME_PATH is not set", fix)
+    elif version == NOT_INSTALLED:
+        fix = "source set_env.sh of a complete CANN installation"
+        cann = Finding("npu", "CANN", State.WRONG, f"no toolkit in {home}", fix)
+    else:
+        cann = Finding("npu", "CANN", State.OK, version)
+    if importlib.util.find_spec("torch_npu") is None:
+        return [cann, _chip(), Finding("npu", "torch_npu", State.MISSING, "", INSTALL)]
+    return [cann, _chip(), *_torch_npu()]
 
 
 def _chip() -> Finding:
@@ -101,7 +85,14 @@ def _torchair(takes_none: bool) -> Finding:
 
 def examine_program(python: ProgramPython) -> Sequence[Finding]:
     """Return a finding for each requirement of a program with SuperKernel scopes, in its own Python."""
-    findings = [_cann_of(python), _chip()]
+    fix = "source CANN's set_env.sh in this shell, or in the recipe's start scripts"
+    if not (home := python.variables.get("ASCEND_HOME_PATH")):
+        cann = Finding("npu", "CANN", State.MISSING, "ASCEND_HOME_PATH is not set there", fix)
+    elif found := str(python.facts.get("cann", "")):
+        cann = Finding("npu", "CANN", State.OK, f"{found} in {home}")
+    else:
+        cann = Finding("npu", "CANN", State.WRONG, f"no toolkit in {home}", fix)
+    findings = [cann, _chip()]
     version = python.package("torch_npu")
     if not version:
         fix = "install there the torch_npu that the program's requirements name"
@@ -118,13 +109,3 @@ def examine_program(python: ProgramPython) -> Sequence[Finding]:
     if problem := python.import_problem("devices"):
         return [*findings, Finding("npu", "devices", State.WRONG, problem, "check npu-smi info and the driver")]
     return [*findings, _devices(int(python.facts.get("devices", 0)), str(python.facts.get("device", "")))]
-
-
-def _cann_of(python: ProgramPython) -> Finding:
-    fix = "source CANN's set_env.sh in this shell, or in the recipe's start scripts"
-    home = python.variables.get("ASCEND_HOME_PATH")
-    if not home:
-        return Finding("npu", "CANN", State.MISSING, "ASCEND_HOME_PATH is not set there", fix)
-    if version := str(python.facts.get("cann", "")):
-        return Finding("npu", "CANN", State.OK, f"{version} in {home}")
-    return Finding("npu", "CANN", State.WRONG, f"no toolkit in {home}", fix)

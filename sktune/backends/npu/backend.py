@@ -12,16 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sktune.ascend.cann_log import explain_files
-from sktune.ascend.fused_parts import fused_scopes
-from sktune.ascend.fusion import RealisedFusion, describe, realised_fusion
+from sktune.ascend.fusion import RealisedFusion, describe, fused_scopes, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, read_ge_graph
 from sktune.ascend.scope_check import CheckedScope, check_scopes, operators_of_graph
 from sktune.ascend.unit_kernels import unit_kernels, units_plan
 from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
-from sktune.backends.npu.marked_steps import MarkedSteps
+from sktune.backends.npu.marked_steps import MarkedStepBackend
 from sktune.backends.npu.options import OPTIONS, keeps_order
 from sktune.backends.npu.scope_profile import profile_interleaved, scope_parts
 from sktune.backends.options import step_options
@@ -43,7 +40,7 @@ PROFILE = Path("profile")
 """Folder for torch_npu's profiles of scope times, relative to the worker's."""
 
 
-class NpuBackend:
+class NpuBackend(MarkedStepBackend):
     """Compiles plans of one target; see ``sktune.backends.base.Backend``.
 
     Args:
@@ -54,18 +51,9 @@ class NpuBackend:
         BackendError: torch_npu, CANN or an NPU is missing.
     """
 
-    notes = ""
-
-    def __init__(
-        self,
-        target: Target,
-        layout: Layout,
-        inputs: Inputs,
-        dumps: Path = DUMPS,
-    ) -> None:
-        self._torchair = _import_torchair()
-        self._layout, self._dumps = layout, dumps
-        self._steps = MarkedSteps(target, inputs)
+    def __init__(self, target: Target, layout: Layout, inputs: Inputs, dumps: Path = DUMPS) -> None:
+        self._torchair, self._dumps = _import_torchair(), dumps
+        super().__init__(target, layout, inputs)
         self._baseline: Step | None = None
 
     def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - plog names the scope
@@ -124,22 +112,15 @@ class NpuBackend:
         before = set(self._dumps.glob("*.txt"))
         compiler = self._torchair.get_npu_backend(compiler_config=config)
         try:
-            step = self._steps.compiled(plan, torchair_scope, backend=compiler)
+            step = self._compiled_step(plan, torchair_scope, backend=compiler)
         except CompileError:
-            _close_scopes()
+            from torchair.scope import _scope_attr
+
+            # TorchAir would mark the next graph with the scopes that the failed conversion left open.
+            while _scope_attr.has_scope_attr():
+                _scope_attr.scope_exit()
             raise
         return step, [read_ge_graph(path) for path in sorted(set(self._dumps.glob("*.txt")) - before)]
-
-    def written(self) -> Mapping[str, torch.Tensor]:
-        """See ``Backend.written``."""
-        return self._steps.written()
-
-    def check_machine(self) -> None:
-        """See ``Backend.check_machine``: a graph takes long; CANN's logs name the machine."""
-
-    def references(self) -> dict[str, Callable[[], Compiled]]:
-        """See ``Backend.references``: the uncompiled model. The baseline is already TorchAir's step in max-autotune."""
-        return {"uncompiled": lambda: Compiled(self._steps.uncompiled())}
 
     def configuration(self, plan: Plan) -> Any:
         """Return TorchAir's ``CompilerConfig`` for a plan."""
@@ -151,14 +132,6 @@ class NpuBackend:
         config.debug.graph_dump.type = "txt"
         config.debug.graph_dump.path = str(self._dumps)
         return config
-
-
-def _close_scopes() -> None:
-    """Close the scopes that a failed conversion left open: TorchAir would mark the next graph with them."""
-    from torchair.scope import _scope_attr
-
-    while _scope_attr.has_scope_attr():
-        _scope_attr.scope_exit()
 
 
 def _import_torchair() -> Any:

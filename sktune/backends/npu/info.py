@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sktune.backends.environment import numerics_environment
 from sktune.backends.info import BackendInfo
-from sktune.backends.installed import package_version
-from sktune.backends.npu.availability import cann_version, examine, examine_program
+from sktune.backends.installed import cann_version, package_version
 from sktune.backends.npu.options import OPTIONS, keeps_order
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
@@ -37,10 +35,9 @@ def foresee(plan: Plan, layout: Layout, seen: SeenTypes) -> "CheckedScope | None
     return certainly_refused(check_scopes(operators, labels, seen, keeps_order=keeps_order(plan)))
 
 
-def fingerprint(spec: TargetSpec) -> Mapping[str, str]:
+def fingerprint(spec: TargetSpec) -> Mapping[str, str]:  # noqa: ARG001 - the same for all
     """Return what figures on an NPU depend on; see ``BackendInfo``."""
-    versions = {"torch_npu": package_version("torch_npu"), "cann": cann_version()}
-    return versions | numerics_environment(spec.device)
+    return {"torch_npu": package_version("torch_npu"), "cann": cann_version()}
 
 
 INFO = BackendInfo(
@@ -56,8 +53,8 @@ INFO = BackendInfo(
     worker_folders={"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"},
     takes_torchair=lambda device: True,
     fingerprint=fingerprint,
-    examine=examine,
-    examine_program=examine_program,
+    examine="sktune.backends.npu.availability:examine",
+    examine_program="sktune.backends.npu.availability:examine_program",
     rescue=rescue,
     foresee=foresee,
 )

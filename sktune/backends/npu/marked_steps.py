@@ -1,4 +1,7 @@
-"""Compiled decode steps of one target under different plans, whose marks are attached only while they are in use."""
+"""What both backends for an NPU do in the same way: they compile decode steps with a plan's marks, and run them.
+
+The marks of a plan are attached to the target only while its step is in use.
+"""
 
 import logging
 import re
@@ -10,8 +13,9 @@ from typing import Any
 
 import torch
 
-from sktune.backends.base import CompileError, Step
+from sktune.backends.base import Compiled, CompileError, Step
 from sktune.core.errors import SktuneError
+from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.program.sktune_program import torch_private
 from sktune.targets.base import Inputs, Snapshot, Target
@@ -23,16 +27,13 @@ logger = logging.getLogger(__name__)
 _NOISE = re.compile(r"^(Traceback|File |Set TORCH|You can|Use tlparse|from user code|\[ERROR\]|\s*$)")
 
 
-class MarkedSteps:
-    """See the module.
+class MarkedStepBackend:
+    """The compiled steps of one target under different plans; see ``sktune.backends.base.Backend``."""
 
-    Args:
-        target: whose decode step is compiled.
-        inputs: of one step.
-    """
+    notes = ""
 
-    def __init__(self, target: Target, inputs: Inputs) -> None:
-        self._target, self._inputs = target, inputs
+    def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:
+        self._target, self._layout, self._inputs = target, layout, inputs
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():
             # Frozen parameters and the KV cache keep their addresses.
@@ -40,7 +41,7 @@ class MarkedSteps:
         self._active: MarkedModel | None = None
         self._written: Mapping[str, torch.Tensor] | None = None
 
-    def compiled(self, plan: Plan, make_scope: MakeScope, **compiler: Any) -> Step:
+    def _compiled_step(self, plan: Plan, make_scope: MakeScope, **compiler: Any) -> Step:
         """Compile the marked step and run it once.
 
         Args:
@@ -57,7 +58,15 @@ class MarkedSteps:
         except SktuneError as failure:
             raise CompileError(str(failure)) from failure
         marks.suspend()
-        function = _with_new_code_object(self._target.decode_step)
+        run = self._target.decode_step
+
+        def decode_step(*inputs: Any) -> Any:
+            return run(*inputs)
+
+        # With a new code object, as Dynamo counts and caches compilations by it.
+        function = FunctionType(
+            decode_step.__code__.replace(), globals(), decode_step.__name__, None, decode_step.__closure__
+        )
         step = Step(torch.compile(function, dynamic=False, fullgraph=True, **compiler), partial(self._activate, marks))
         try:
             self._try(step)
@@ -67,16 +76,26 @@ class MarkedSteps:
             raise CompileError(reason(failure)) from failure
         return step
 
-    def uncompiled(self) -> Step:
-        """Return the target's own step."""
-        return Step(self._target.decode_step, partial(self._activate, None))
+    def references(self) -> dict[str, Callable[[], Compiled]]:
+        """See ``Backend.references``: the uncompiled model. The baseline is already what the compiler makes of it."""
+        return {"uncompiled": lambda: Compiled(Step(self._target.decode_step, partial(self._activate, None)))}
+
+    def check_machine(self) -> None:
+        """See ``Backend.check_machine``: a graph takes long; CANN's logs name the machine."""
 
     def written(self) -> Mapping[str, torch.Tensor]:
         """See ``Backend.written``: found by running one uncompiled step, as the compilers' graphs do not show them."""
         if self._written is None:
+
+            def run() -> None:
+                self._activate(None)
+                self._target.decode_step(
+                    *(value.clone() if isinstance(value, torch.Tensor) else value for value in self._inputs)
+                )
+
             try:
                 with torch.no_grad():
-                    self._written = written_by(self._target, self._run_uncompiled)
+                    self._written = written_by(self._target, run)
             except SktuneError:
                 raise
             except Exception:
@@ -85,12 +104,6 @@ class MarkedSteps:
                 )
                 self._written = {}
         return self._written
-
-    def _run_uncompiled(self) -> None:
-        self._activate(None)
-        self._target.decode_step(
-            *(value.clone() if isinstance(value, torch.Tensor) else value for value in self._inputs)
-        )
 
     def _activate(self, marks: MarkedModel | None) -> None:
         """Replace the active plan's marks by those of another compiled plan: Dynamo has guards on them."""
@@ -110,17 +123,6 @@ class MarkedSteps:
                 step.run(*self._inputs)
         finally:
             self._snapshot.restore()
-
-
-def _with_new_code_object(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a new function that calls ``function``: Dynamo counts and caches compilations by code object."""
-
-    def decode_step(*inputs: Any) -> Any:
-        return function(*inputs)
-
-    return FunctionType(
-        decode_step.__code__.replace(), decode_step.__globals__, decode_step.__name__, None, decode_step.__closure__
-    )
 
 
 def reason(failure: BaseException) -> str:

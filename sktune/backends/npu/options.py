@@ -66,7 +66,10 @@ class SuperKernelOptions:
 
     def default_choices(self, device: str) -> dict[str, tuple[Option, ...]]:  # noqa: ARG002
         """See ``BackendOptions``: TorchAir's options keep their defaults."""
-        return {name: option.choices for name, option in SUPERKERNEL_OPTIONS.items() if _is_worth_a_search(name)}
+        return {
+            name: option.choices for name, option in SUPERKERNEL_OPTIONS.items()
+            if option.role == "searched" and len(option.choices) > 1 and name != "func-align"
+        }  # fmt: skip
 
     def bit_changing_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:  # noqa: ARG002
         """See ``BackendOptions``: none."""
@@ -79,8 +82,3 @@ OPTIONS = SuperKernelOptions("npu")
 def keeps_order(plan: Plan) -> bool:
     """Return whether GE keeps the order of TorchAir's operators under a plan."""
     return {**OPTIONS.rules.defaults, **dict(plan.options)}[_SORTING] == "StableRDFS"
-
-
-def _is_worth_a_search(name: str) -> bool:
-    option = SUPERKERNEL_OPTIONS[name]
-    return option.role == "searched" and len(option.choices) > 1 and name != "func-align"

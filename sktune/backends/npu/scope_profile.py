@@ -75,8 +75,8 @@ def scope_parts(kernels: pd.DataFrame, plan: Plan, marked: Mapping[str, Collecti
         owner.setdefault(fused.last, fused.scope)
     located = [_locate(step, labels, owner) for step in steps]
     ordered = _in_order(labels, located)
-    sides = [[median(each) for each in zip(*(step.pieces_us(ordered) for step in side), strict=True)]
-             for side in (located[::2], located[1::2])]  # fmt: skip
+    pieces_us = [step.pieces_us(ordered) for step in located]
+    sides = [list(map(median, zip(*side, strict=True))) for side in (pieces_us[::2], pieces_us[1::2])]
     scopes = {scope.label: scope for scope in plan.scopes}
     places = [None, *(place for label in ordered for place in (scopes[label], None))]
     return [Part(place, before / 1e3, after / 1e3) for place, before, after in zip(places, *sides, strict=True)]

@@ -5,7 +5,7 @@ The baseline has the same static kernels. Each trial has a separate process, as 
 """
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 
 from sktune.ascend.scope_check import CheckedScope
 from sktune.backends.base import Compiled, OnScope, Step, ignore
-from sktune.backends.npu.marked_steps import MarkedSteps
+from sktune.backends.npu.marked_steps import MarkedStepBackend
 from sktune.backends.npugraph_ex.captured import captured_operators, checked_scopes, digest
 from sktune.backends.npugraph_ex.options import compile_options
 from sktune.core.errors import BackendError, first_line
@@ -25,18 +25,24 @@ from sktune.targets.base import Inputs, Target
 from sktune.targets.marks import npugraph_ex_scope
 
 
-class NpugraphExBackend:
+class NpugraphExBackend(MarkedStepBackend):
     """Compiles plans of one target; see ``sktune.backends.base.Backend``.
 
     Raises:
         BackendError: torch_npu or its npugraph_ex is missing.
     """
 
-    notes = ""
-
     def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:
-        _import_npugraph_ex()
-        self._layout, self._steps = layout, MarkedSteps(target, inputs)
+        import_torch_npu()
+        with _signals_kept():
+            try:
+                import npugraph_ex  # noqa: F401
+            except ImportError as failure:
+                raise BackendError(
+                    f"this torch_npu has no npugraph_ex ({first_line(failure)}); "
+                    "see `sktune doctor` for one that has it"
+                ) from failure
+        super().__init__(target, layout, inputs)
 
     def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - the whole graph at once
         """See ``Backend.compile``."""
@@ -57,33 +63,11 @@ class NpugraphExBackend:
             graphs.append(module.graph)
 
         options = compile_options(plan) | {"post_grad_custom_post_pass": record}
-        return self._steps.compiled(plan, npugraph_ex_scope, backend=NPUGRAPH_EX, options=options), graphs
-
-    def written(self) -> Mapping[str, torch.Tensor]:
-        """See ``Backend.written``."""
-        return self._steps.written()
+        return self._compiled_step(plan, npugraph_ex_scope, backend=NPUGRAPH_EX, options=options), graphs
 
     def with_operators(self, layout: Layout) -> Layout:
         """See ``Backend.with_operators``: which kernels run is known only on the device."""
         return layout
-
-    def check_machine(self) -> None:
-        """See ``Backend.check_machine``: a graph takes long; CANN's logs name the machine."""
-
-    def references(self) -> dict[str, Callable[[], Compiled]]:
-        """See ``Backend.references``: the uncompiled model. The baseline is already a captured graph."""
-        return {"uncompiled": lambda: Compiled(self._steps.uncompiled())}
-
-
-def _import_npugraph_ex() -> None:
-    import_torch_npu()
-    with _signals_kept():
-        try:
-            import npugraph_ex  # noqa: F401
-        except ImportError as failure:
-            raise BackendError(
-                f"this torch_npu has no npugraph_ex ({first_line(failure)}); see `sktune doctor` for one that has it"
-            ) from failure
 
 
 @contextmanager

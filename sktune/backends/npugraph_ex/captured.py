@@ -37,11 +37,15 @@ class CapturedOperator:
 
 def captured_operators(graph: fx.Graph) -> tuple[CapturedOperator, ...]:
     """Return the operators of the graph, views among them."""
-    return tuple(
-        CapturedOperator(node.name, str(node.target), _outputs(node), scopes)
-        for node, mark, scopes in _walk(graph)
-        if mark is None
-    )
+    operators = []
+    for node, mark, scopes in _walk(graph):
+        if mark is None:
+            value = node.meta.get("val")
+            tensors = [each for each in (value if isinstance(value, tuple | list) else (value,))
+                       if isinstance(each, torch.Tensor)]  # fmt: skip
+            outputs = tuple(f"{each.dtype}{list(each.shape)}" for each in tensors)
+            operators.append(CapturedOperator(node.name, str(node.target), outputs, scopes))
+    return tuple(operators)
 
 
 def checked_scopes(graph: fx.Graph, labels: Sequence[str]) -> tuple[CheckedScope, ...]:
@@ -70,7 +74,8 @@ def _walk(graph: fx.Graph) -> Iterator[tuple[fx.Node, Kind | None, frozenset[str
         elif mark is Kind.END:
             open_scopes.remove(_name(node))
         if mark or isinstance(node.target, OpOverload):
-            yield node, mark, _fused_in(open_scopes)
+            named = frozenset(name for name in open_scopes if name is not None)
+            yield node, mark, frozenset() if None in open_scopes else named
 
 
 def digest(operators: Sequence[CapturedOperator]) -> str:
@@ -83,13 +88,3 @@ def digest(operators: Sequence[CapturedOperator]) -> str:
 def _name(mark: fx.Node) -> str | None:
     name = mark.args[0] if mark.args else mark.kwargs.get("scope_name")
     return None if name is None else str(name)
-
-
-def _fused_in(open_scopes: Sequence[str | None]) -> frozenset[str]:
-    return frozenset() if None in open_scopes else frozenset(name for name in open_scopes if name is not None)
-
-
-def _outputs(node: fx.Node) -> tuple[str, ...]:
-    value = node.meta.get("val")
-    values = value if isinstance(value, tuple | list) else (value,)
-    return tuple(f"{each.dtype}{list(each.shape)}" for each in values if isinstance(each, torch.Tensor))

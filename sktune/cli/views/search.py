@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -16,7 +17,9 @@ from sktune.reports.outputs import OUTPUTS
 from sktune.reports.plan_names import trial_name
 from sktune.reports.study import dies_line, final_names, interval_text, model_line, proxy_line, verdict_line
 from sktune.study.result import SearchResult
-from sktune.tuning.recheck import Recheck
+
+if TYPE_CHECKING:
+    from sktune.tuning.recheck import Recheck
 
 COLUMNS = ("trial", "ms/step", "speedup", "95% interval", "bits")
 LEFT = ("95% interval", "bits")
@@ -155,7 +158,7 @@ def _winner(study: StudyCompared) -> str:
     return f"trial {study.winner} wins its final comparison, {study.speedup:.3f}x {doubt}"
 
 
-def recheck_table(checked: Recheck) -> Table:
+def recheck_table(checked: "Recheck") -> Table:
     """Return the result of a recheck."""
     table = Table(show_header=False, title=f"[bold]{checked.verdict}[/bold]", title_justify="left")
     table.add_row("code", escape(checked.code))

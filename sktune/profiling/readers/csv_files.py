@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from sktune.core.errors import ProfileError
@@ -23,37 +24,20 @@ from sktune.profiling.kernel_table import (
     only_kernels,
     type_of_npu_name,
 )
-from sktune.profiling.replays import replays
 
-# Keys are names in lower case without units, blanks and underscores.
-_ALIASES = {
-    "stepid": "step",
-    "deviceid": "device",
-    "modelid": "model",
-    "taskid": "task",
-    "streamid": "stream",
-    "name": "name",
-    "opname": "name",
-    "kernelname": "name",
-    "type": "type",
-    "optype": "type",
-    "acceleratorcore": "core",
-    "tasktype": "core",
-    "starttime": "start",
-    "taskstarttime": "start",
-    "duration": "duration_us",
-    "taskduration": "duration_us",
-    "waittime": "wait_us",
-    "taskwaittime": "wait_us",
-    "blockdim": "blocks",
-    "blocknum": "blocks",
-}
+# Names in lower case without units, blanks and underscores, by what sktune calls the column.
+_COLUMNS = {
+    "step": ["stepid"], "device": ["deviceid"], "model": ["modelid"], "task": ["taskid"], "stream": ["streamid"],
+    "name": ["name", "opname", "kernelname"], "type": ["type", "optype"], "core": ["acceleratorcore", "tasktype"],
+    "start": ["starttime", "taskstarttime"], "duration_us": ["duration", "taskduration"],
+    "wait_us": ["waittime", "taskwaittime"], "blocks": ["blockdim", "blocknum"],
+}  # fmt: skip
+_ALIASES = {alias: role for role, aliases in _COLUMNS.items() for alias in aliases}
 _REQUIRED = {"name": "Name", "start": "Start Time(us)", "duration_us": "Duration(us)"}
 _PIPES = {"mac": "mac", "vec": "vec", "scalar": "scalar", "mte2": "mte2", "mte3": "mte3", "fixpipe": "mte3"}
 _PIPE = re.compile(r"(?:aic_|aiv_)?(mac|vec|scalar|mte2|mte3|fixpipe)_ratio")
 _MAX_DURATION_US = 1e12
 _MAX_STEP = 1e15
-_NAMES = [alias for alias, role in _ALIASES.items() if role == "name"]
 _MISSING = {"", "n/a", "na", "nan", "none", "null"}
 
 
@@ -88,14 +72,19 @@ def _read_slice(data: bytes, shown: str, left_out: LeftOut) -> pd.DataFrame:
         if index in roles and (match := _PIPE.fullmatch(name.strip()))
     }
     used_columns = sorted({index for index, role in roles.items() if role} | set(ratios))
-    data, cut = _without_partial_row(data, len(names))
+    cut = 0
+    if not data.endswith(b"\n"):  # a truncated last row is dropped: its open quote would break the parser
+        start = data.rfind(b"\n") + 1
+        last = data[start:].decode("utf-8", "replace")
+        if start and (last.count('"') % 2 or len(_split(last)) < len(names)):
+            data, cut = data[:start], 1
     frame, rows = _parse(data, {index: names[index] for index in used_columns}, shown)
     if unread := cut + rows - len(frame):
         left_out.say(
             f"{unread} of {rows + cut} rows are incomplete and were left out; was the file truncated?", lost=unread
         )
     table = _table(frame, roles, ratios, left_out)
-    repeated = table["name"].map(_plain, na_action="ignore").isin(_NAMES)
+    repeated = table["name"].map(_plain, na_action="ignore").isin(_COLUMNS["name"])
     if repeated.any():
         left_out.say(f"{repeated.sum()} repeated header lines were left out")
     return table[~repeated]
@@ -110,16 +99,6 @@ def _split(line: str) -> list[str]:
 
 def _plain(name: str) -> str:
     return re.sub(r"\(.*?\)|[\s_]", "", name).lower()
-
-
-def _without_partial_row(data: bytes, columns: int) -> tuple[bytes, int]:
-    """Drop a truncated last row: its open quote would break the parser."""
-    if data.endswith(b"\n"):
-        return data, 0
-    start = data.rfind(b"\n") + 1
-    last = data[start:].decode("utf-8", "replace")
-    is_whole = last.count('"') % 2 == 0 and len(_split(last)) >= columns
-    return (data, 0) if is_whole or start == 0 else (data[:start], 1)
 
 
 def _parse(data: bytes, used_columns: Mapping[int, str], shown: str) -> tuple[pd.DataFrame, int]:
@@ -162,14 +141,8 @@ def _table(
         table[role] = _number(by_role[role]) if role in by_role else np.nan
     step = _number(by_role["step"]) if "step" in by_role else pd.Series(NO_STEP, index=frame.index, dtype=float)
     table["step"] = step.where(lambda number: number.abs() < _MAX_STEP, NO_STEP).astype(int)
-    for role, otherwise in (
-        ("device", "0"),
-        ("model", ""),
-        ("task", ""),
-        ("stream", NO_STREAM),
-        ("type", ""),
-        ("core", ""),
-    ):
+    for role in ("device", "model", "task", "stream", "type", "core"):
+        otherwise = {"device": "0", "stream": NO_STREAM}.get(role, "")
         table[role] = _text(by_role[role]).fillna(otherwise) if role in by_role else otherwise
     of_names = table["name"].map(type_of_npu_name, na_action="ignore").fillna("")
     if "type" in by_role and (untyped := int(((table["type"] == "") & (of_names != "")).sum())):
@@ -196,3 +169,58 @@ def _exact_ns(text: str) -> int | None:
         return exact_ns(text)
     except (ValueError, ArithmeticError):
         return None
+
+
+_NO_GRAPH = str(2**32 - 1)
+"""The profiler's model id of kernels that the host launched one by one."""
+
+
+def replays(table: pd.DataFrame) -> npt.NDArray[np.int64] | None:
+    """Return the step of each row: executions of the device's only graph count from 0, other kernels are outside.
+
+    Args:
+        table: columns ``device``, ``model``, ``task``, ``stream`` (text, empty if unknown), ``start_ns`` and
+            ``duration_us``, with an index from 0.
+
+    Returns:
+        None if a device has no graph, several, or one whose executions differ.
+    """
+    steps = np.full(len(table), NO_STEP, dtype=np.int64)
+    table = table.sort_values("start_ns", kind="stable")
+    graph = table[(table["model"] != "") & (table["model"] != _NO_GRAPH) & (table["task"] != "")]
+    if set(graph["device"]) != set(table["device"]):
+        return None
+    for device, rows in graph.groupby("device"):
+        if rows["model"].nunique() != 1:
+            return None
+        task = pd.factorize(rows["stream"] + "/" + rows["task"])[0]
+        every = table[table["device"] == device]
+        end_ns = (every["start_ns"] + (every["duration_us"] * 1e3).astype(np.int64)).cummax().shift()
+        idle_ns = (every["start_ns"] - end_ns).loc[rows.index]
+        number = np.cumsum(task == _first_task(task, rows, idle_ns)) - 1
+        last, whole = number[-1], task.max() + 1
+        for replay in range(-1, last + 1):
+            tasks = task[number == replay]
+            if len(set(tasks)) != len(tasks) or (len(tasks) != whole and replay not in (-1, last)):
+                return None
+            if len(tasks) != whole:
+                number[number == replay] = NO_STEP  # the recording began or ended in it
+        steps[rows.index] = number
+    return steps
+
+
+def _first_task(task: npt.NDArray[np.int64], rows: pd.DataFrame, idle_ns: "pd.Series[float]") -> int:
+    """Return the task that begins an execution, as a recording may begin inside one.
+
+    It is the first of its stream, after which ids ascend, if they do; of several, that after the longest pause.
+    """
+    repeats = np.bincount(task) > 1
+    if not repeats.any():
+        return int(task[0])
+    firsts: set[int] = set()
+    ids = pd.to_numeric(rows["task"], errors="coerce").to_numpy()
+    for places in rows.reset_index().groupby("stream").indices.values():
+        wraps = set(task[places[1:][np.diff(ids[places]) < 0]])
+        firsts |= wraps if len(wraps) == 1 else set(task[places])
+    pauses = idle_ns.groupby(task).median()
+    return max(sorted(kind for kind in firsts if repeats[kind]), key=lambda kind: float(pauses[kind]))

@@ -84,7 +84,10 @@ def _exports(folder: Path, left_out: LeftOut) -> list[list[Path]]:
                 left_out.say(f"{earlier} and {later} are exports of one recording: the latter is read")
             latest[data] = files
         if latest:
-            for folder_of_rank in _without_files(folder, [file for files in latest.values() for file in files]):
+            read = {parent for files in latest.values() for file in files for parent in file.parents}
+            of_ranks = [each for each in (*folder.rglob("*_ascend_pt"), *folder.rglob("PROF_*")) if each.is_dir()]
+            outer = {each for each in of_ranks if not any(parent in of_ranks for parent in each.parents)}
+            for folder_of_rank in sorted(outer - read):
                 left_out.say(f"a rank was left out: {folder_of_rank.relative_to(folder)} has no {pattern}")
             return list(latest.values())
     if any(any(folder.rglob(pattern)) for pattern in _DATABASES):
@@ -92,14 +95,6 @@ def _exports(folder: Path, left_out: LeftOut) -> list[list[Path]]:
     raise ProfileError(
         f"{folder} has no kernel_details.csv, op_summary or trace; parse the profile first, or name a file"
     )
-
-
-def _without_files(folder: Path, files: Sequence[Path]) -> list[Path]:
-    """Return the folders of recordings in ``folder`` that have none of the files."""
-    read = {parent for file in files for parent in file.parents}
-    recordings = [*folder.rglob("*_ascend_pt"), *folder.rglob("PROF_*")]
-    inside = {each for each in recordings if any(parent in recordings for parent in each.parents)}
-    return sorted(each for each in recordings if each.is_dir() and each not in read and each not in inside)
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

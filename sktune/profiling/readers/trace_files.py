@@ -205,22 +205,18 @@ def _kernels(trace: _Trace, left_out: LeftOut) -> tuple[str, pd.DataFrame]:
                 "the host's operators are shown; record the device's activities, too",
                 forbids=True,
             )
-    frame["device"] = _told_apart(frame, left_out)
+    # Devices of several processes with one number are several: the trace is merged from hosts'.
+    of_kernels = frame[["device", "pid"]].drop_duplicates()
+    if shared := set(of_kernels.loc[of_kernels["device"].duplicated(), "device"]) - {"cpu"}:
+        left_out.say(
+            f"{len(shared)} device numbers occur in several processes, as in merged traces: told apart by these"
+        )
+        alone = ~frame["device"].isin(shared)
+        frame["device"] = frame["device"].where(alone, frame["device"] + _OF_PROCESS + frame["pid"])
     frame = only_kernels(_cpu_kernels(frame) if source == "cpu_trace" else frame, left_out, "events")
     rules: dict[str, Callable[[str], str]] = {"gpu_trace": type_of_gpu_name, "npu_trace": type_of_npu_name}
     types = {name: rules.get(source, str)(name) for name in frame["name"].unique()}
     return source, frame.assign(type=frame["name"].map(types))
-
-
-def _told_apart(frame: pd.DataFrame, left_out: LeftOut) -> "pd.Series[str]":
-    """Return the devices; those of several processes with one number are several: the trace is merged from hosts'."""
-    of_kernels = frame[["device", "pid"]].drop_duplicates()
-    shared = set(of_kernels.loc[of_kernels["device"].duplicated(), "device"]) - {"cpu"}
-    if shared:
-        left_out.say(
-            f"{len(shared)} device numbers occur in several processes, as in merged traces: told apart by these"
-        )
-    return frame["device"].where(~frame["device"].isin(shared), frame["device"] + _OF_PROCESS + frame["pid"])
 
 
 def _npu_kernels(trace: _Trace, left_out: LeftOut) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 from torch import nn
@@ -85,11 +86,6 @@ class Calls:
             for name, began, ended, caller, place, is_idle in rows
         ))  # fmt: skip
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the modules that ran exactly once, in order of their begin."""
-        return list(self.once)
-
 
 class _Places(TorchDispatchMode):
     """Tracks the scopes of TorchAir in the model's code: streams and core limits, which no SuperKernel may cross."""
@@ -115,50 +111,18 @@ class _Places(TorchDispatchMode):
         return function(*arguments, **(options or {}))
 
 
-class _Recorder:
-    """Records the calls of one step, by hooks."""
+@dataclass
+class _OpenCall:
+    """A call of a module that has begun: ``operators`` is how many had run before, ``ended`` is None if it raised."""
 
-    def __init__(self) -> None:
-        self.places = _Places()
-        self._begun: list[tuple[str, int, int | None, str]] = []
-        self._before: list[int] = []
-        self._idle: set[int] = set()
-        self._ends: dict[int, int] = {}
-        self._returned: set[int] = set()
-        self._open: list[int] = []
-        self._events = 0
-
-    def begin(self, name: str) -> None:
-        """Record that a module's call begins."""
-        self._begun.append((name, self._events, self._open[-1] if self._open else None, self.places.now))
-        self._before.append(self.places.operators)
-        self._open.append(len(self._begun) - 1)
-        self._events += 1
-
-    def returned(self, inputs: Iterable[Any], output: Any) -> None:
-        """Record that the innermost call returns, and does not raise."""
-        index = self._open[-1]
-        self._returned.add(index)
-        if self._before[index] == self.places.operators and any(output is value for value in inputs):
-            self._idle.add(index)
-
-    def end(self) -> None:
-        """Record that the innermost call ends."""
-        index = self._open.pop()
-        if index in self._returned:
-            self._ends[index] = self._events
-        self._events += 1
-
-    def calls(self) -> Calls:
-        """Return the calls so far."""
-        spans = {index: CallSpan(self._begun[index][1], ended) for index, ended in self._ends.items()}
-        rows = enumerate(self._begun)
-        return Calls(
-            tuple(
-                ModuleCall(name, spans.get(index), caller, place, index in self._idle)
-                for index, (name, _, caller, place) in rows
-            )
-        )
+    name: str
+    began: int
+    caller: int | None
+    place: str
+    operators: int
+    has_returned: bool = False
+    is_idle: bool = False
+    ended: int | None = None
 
 
 def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls]:
@@ -167,36 +131,50 @@ def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls
     Raises:
         TargetError: the step fails, or runs no module of the tree once.
     """
-    recorder = _Recorder()
+    places, events = _Places(), count()
+    begun: list[_OpenCall] = []
+    inside: list[int] = []  # the open calls, the innermost one last
 
     def returned(_module: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
-        recorder.returned((*arguments, *keywords.values()), output)
+        call = begun[inside[-1]]
+        call.has_returned = True
+        call.is_idle = call.operators == places.operators and any(
+            output is value for value in (*arguments, *keywords.values())
+        )
+
+    def end(*_: Any) -> None:
+        call, number = begun[inside.pop()], next(events)
+        if call.has_returned:
+            call.ended = number
 
     handles = []
     for name, each in module.named_modules():
 
         def begin(_module: nn.Module, _arguments: Any, name: str = name) -> None:
-            recorder.begin(name)
+            caller = inside[-1] if inside else None
+            inside.append(len(begun))
+            begun.append(_OpenCall(name, next(events), caller, places.now, places.operators))
 
         handles += [
             each.register_forward_pre_hook(begin),
             each.register_forward_hook(returned, with_kwargs=True),
-            each.register_forward_hook(lambda *_: recorder.end(), always_call=True),
+            each.register_forward_hook(end, always_call=True),
         ]
     try:
-        with recorder.places:
+        with places:
             output = step()
     except Exception as failure:
         raise TargetError(f"the eager decode step fails: {described(failure)}; fix the step or its inputs") from failure
     finally:
         for handle in handles:
             handle.remove()
-    calls = recorder.calls()
-    _refuse_repeats_alone(calls)
-    return output, calls
-
-
-def _refuse_repeats_alone(calls: Calls) -> None:
+    calls = Calls(tuple(
+        ModuleCall(
+            call.name, None if call.ended is None else CallSpan(call.began, call.ended), call.caller, call.place,
+            call.is_idle,
+        )
+        for call in begun
+    ))  # fmt: skip
     if not calls.ran:
         raise TargetError("the decode step runs no submodule of the target's module; give the module that it runs")
     repeated = Counter(call.name for call in calls.calls if call.name)
@@ -206,3 +184,4 @@ def _refuse_repeats_alone(calls: Calls) -> None:
             f"every submodule runs more than once in a decode step ({name} {most} times), but a unit must run once; "
             "use a separate module for each call"
         )
+    return output, calls

@@ -47,6 +47,11 @@ class CompileError(Exception):
         super().__init__(message)
         self.reason, self.blamed = reason, blamed
 
+    @classmethod
+    def of_scope(cls, label: str, why: str) -> CompileError:
+        """Return the error for which one scope is to blame."""
+        return cls(f"scope {label}: {why}", blamed=label)
+
 
 LIMITS_OF_THE_MACHINE = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,

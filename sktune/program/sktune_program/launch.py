@@ -91,7 +91,15 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(f"error: {PLAN_VARIABLE} is not set; set it to the path of a best_plan.yaml")
     if not is_module:
         command[0] = _script(command[0])
-    _check()
+    with without_bytecode():
+        from . import errors, plan_file, task
+    try:  # before the program loads its model
+        if RUN_VARIABLE in os.environ:
+            task.RankTask.read(os.environ[RUN_VARIABLE])
+        else:
+            plan_file.read_plan_file(os.environ[PLAN_VARIABLE])
+    except errors.SktuneError as failure:
+        _refuse(failure)
     install()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SITE, os.environ.get("PYTHONPATH")]))
     sys.argv = command
@@ -100,19 +108,6 @@ def main(arguments: Sequence[str]) -> None:
     else:
         sys.path[0] = os.path.dirname(os.path.realpath(command[0]))
         runpy.run_path(command[0], run_name="__main__")
-
-
-def _check() -> None:
-    """Refuse a plan or a task that cannot be read before the program loads its model."""
-    with without_bytecode():
-        from . import errors, plan_file, task
-    try:
-        if RUN_VARIABLE in os.environ:
-            task.RankTask.read(os.environ[RUN_VARIABLE])
-        else:
-            plan_file.read_plan_file(os.environ[PLAN_VARIABLE])
-    except errors.SktuneError as failure:
-        _refuse(failure)
 
 
 def _script(command: str) -> str:

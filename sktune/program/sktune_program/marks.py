@@ -136,38 +136,29 @@ def attach(module: nn.Module, scopes: Sequence[MarkedScope], make_scope: MakeSco
         PlanError: a scope names a unit that the module lacks.
     """
     modules = dict(module.named_modules())
-    rename = _fit_names(scopes, modules)
+    paths = _fit_names(list(dict.fromkeys(name for scope in scopes for name in (scope.first, scope.last))), modules)
     marked = MarkedModel()
     for scope in scopes:
         mark = make_scope(scope.label, dict(scope.options))
-        marked.first_units[scope.label] = modules[rename(scope.first)]
-        marked.mark(modules[rename(scope.first)], modules[rename(scope.last)], mark)
+        marked.first_units[scope.label] = modules[paths[scope.first]]
+        marked.mark(modules[paths[scope.first]], modules[paths[scope.last]], mark)
     return marked
 
 
-class _Renaming:
-    """Adds a prefix to names, or drops one from them."""
-
-    def __init__(self, prefix: str, dropped: str) -> None:
-        self.prefix, self.dropped = prefix, dropped
-
-    def __call__(self, name: str) -> str:
-        return self.prefix + name.removeprefix(self.dropped)
-
-
-def _fit_names(scopes: Sequence[MarkedScope], modules: Mapping[str, nn.Module]) -> _Renaming:
-    names = [name for scope in scopes for name in (scope.first, scope.last)]
+def _fit_names(names: Sequence[str], modules: Mapping[str, nn.Module]) -> Mapping[str, str]:
+    """Return the path of the module that each name stands for: without a prefix of all of them, or with one more."""
     if not names:
-        return _Renaming("", "")
+        return {}
     parts = names[0].split(".")
-    dropped = [".".join(parts[:count]) + "." for count in range(1, len(parts))]
+    for count in range(len(parts)):
+        dropped = "".join(f"{part}." for part in parts[:count])
+        paths = {name: name.removeprefix(dropped) for name in names}
+        if all(path in modules for path in paths.values()):
+            return paths
     added = [path.removesuffix(names[0]) for path in modules if path.endswith("." + names[0])]
-    for rename in (_Renaming("", ""), *(_Renaming("", prefix) for prefix in dropped)):
-        if all(rename(name) in modules for name in names):
-            return rename
     fitting = [prefix for prefix in added if all(prefix + name in modules for name in names)]
     if len(fitting) == 1:
-        return _Renaming(fitting[0], "")
+        return {name: fitting[0] + name for name in names}
     if fitting:
         places = " and ".join(repr(prefix.removesuffix(".")) for prefix in fitting[:3])
         raise PlanError(f"the plan fits this model in {len(fitting)} places, below {places}; apply it to one of them")

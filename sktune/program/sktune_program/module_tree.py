@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from . import torch_private
+from .object_graph import content_of
 
 
 def find_tree(function: Any, class_name: str | None = None) -> nn.Module | None:
@@ -23,28 +24,17 @@ def find_tree(function: Any, class_name: str | None = None) -> nn.Module | None:
         return max(named, key=_size, default=None)
     if isinstance(function, nn.Module):
         return function
-    return max(_reachable_trees(function), key=_size, default=None)
-
-
-def _reachable_trees(function: Any) -> list[nn.Module]:
     if isinstance(function, functools.partial):
-        parts = [function.func, *function.args, *function.keywords.values()]
-        return [tree for tree in map(find_tree, parts) if tree is not None]
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, nn.Module):
-        return [owner]
-    values = list(getattr(owner, "__dict__", {}).values())
-    values += [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
-    code = getattr(function, "__code__", None)
-    values += [function.__globals__.get(name) for name in code.co_names] if code else []
-    return [value for value in values if isinstance(value, nn.Module)]
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
+        values = list(map(find_tree, (function.func, *function.args, *function.keywords.values())))
+    else:
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, nn.Module):
+            return owner
+        values = list(getattr(owner, "__dict__", {}).values())
+        values += [value for cell in getattr(function, "__closure__", None) or () for value in content_of(cell)]
+        code = getattr(function, "__code__", None)
+        values += [function.__globals__.get(name) for name in code.co_names] if code else []
+    return max((value for value in values if isinstance(value, nn.Module)), key=_size, default=None)
 
 
 def _size(module: nn.Module) -> int:
@@ -77,12 +67,12 @@ def describe(root: nn.Module) -> dict[str, Any]:
                 number, _ = parameters.setdefault(id(parameter), (len(parameters), parameter))
                 own.append([name, number])
         modules.append([classes.setdefault(type(module), len(classes)), children, own])
+    lists = ((nn.ModuleList, "list"), (nn.Sequential, "sequential"))
     return {
-        "classes": [[kind.__name__, kind.__qualname__, _list_kind(kind)] for kind in classes],
+        "classes": [
+            [kind.__name__, kind.__qualname__, next((name for base, name in lists if issubclass(kind, base)), "")]
+            for kind in classes
+        ],
         "parameters": [[list(each.shape), str(each.dtype)] for _, each in parameters.values()],
         "modules": modules,
     }
-
-
-def _list_kind(kind: type) -> str:
-    return "list" if issubclass(kind, nn.ModuleList) else "sequential" if issubclass(kind, nn.Sequential) else ""

@@ -80,8 +80,9 @@ class Walk:
             (tuple, lambda value: self._sequence_parts(tuple.__iter__(value))),
             (deque, lambda value: self._sequence_parts(list(deque.__iter__(value)))),
             ((set, frozenset), lambda value: _set_parts(frozenset(value))),
-            ((types.MappingProxyType, *_VIEWS), _referent_parts),
-            (types.CellType, _cell_parts),
+            # The objects behind a view or a proxy, without calling it, as a proxy may call code of the program.
+            ((types.MappingProxyType, *_VIEWS), lambda value: (("", inner) for inner in gc.get_referents(value))),
+            (types.CellType, lambda cell: (("", value) for value in content_of(cell))),
         )
         self._protocols: tuple[tuple[Any, Expander], ...] = (
             (Mapping, lambda value: self._mapping_parts(list(value.items()))),
@@ -103,7 +104,12 @@ class Walk:
             self._seen[id(value)] = value
             # The compiler decides whether two outputs are the same tensor, so each occurrence counts.
             kind = type(value)  # not value.__class__, which may be the program's
-            if _is_leaf(value, kind) and (self._values or not (is_known or isinstance(value, nn.Parameter))):
+            if issubclass(kind, torch.Tensor):
+                # A tensor without memory has no bits; a wrapper's bits are those of its inner tensors.
+                is_leaf = not (value.is_meta or issubclass(kind, FakeTensor) or hasattr(kind, "__tensor_flatten__"))
+            else:
+                is_leaf = issubclass(kind, numpy_types("ndarray")) and value.dtype != object
+            if is_leaf and (self._values or not (is_known or isinstance(value, nn.Parameter))):
                 yield name, value
             if is_known:
                 continue
@@ -128,13 +134,19 @@ class Walk:
         if issubclass(kind, types.FunctionType):
             return (self._function_parts,) if self._into_code else ()
         if issubclass(kind, types.MethodType):
-            return (_method_parts,) if self._into_code else ()
+            return (lambda method: (("", method.__self__), ("", method.__func__)),) if self._into_code else ()
         if issubclass(kind, torch.Tensor):
-            return (_wrapper_parts if hasattr(kind, "__tensor_flatten__") else _attribute_parts,)
+            if not hasattr(kind, "__tensor_flatten__"):
+                return (_attribute_parts,)
+            # The inner tensors of a wrapper, such as a quantised or a distributed one.
+            return (lambda tensor: ((f".{key}", getattr(tensor, key)) for key in tensor.__tensor_flatten__()[0]),)
         if issubclass(kind, numpy_types("ndarray")):
             return (lambda array: self._sequence_parts(array.ravel().tolist()),)
         expanders = [expand for base, expand in self._containers if issubclass(kind, base)]
-        slots = [(key, slot) for base in kind.__mro__ for key, slot in vars(base).items() if _is_slot(key, slot)]
+        slots = [
+            (key, slot) for base in kind.__mro__ for key, slot in vars(base).items()
+            if isinstance(slot, types.MemberDescriptorType) and key != "__dict__"
+        ]  # fmt: skip
         if slots:
             expanders.append(partial(_slot_parts, tuple(slots)))
         if kind.__dictoffset__:
@@ -161,13 +173,16 @@ class Walk:
         bases = [base for base in kind.__mro__ if id(base) not in self._seen and not _is_from(base, _LIBRARIES)]
         self._seen.update({id(base): base for base in bases})
         attributes = [(key, value) for base in bases for key, value in vars(base).items()]
-        return [(f"{name}.{key}", value) for key, value in attributes if not key.startswith("__") or _is_code(value)]
+        return [
+            (f"{name}.{key}", value) for key, value in attributes
+            if not key.startswith("__") or isinstance(value, types.FunctionType)
+        ]  # fmt: skip
 
     def _function_parts(self, function: types.FunctionType) -> Iterator[Part]:
         if _is_from(function, ("sktune.", "sktune_program.", *_LIBRARIES)):
             return
         for key, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-            yield from ((f".{key}", value) for value in _content(cell))
+            yield from ((f".{key}", value) for value in content_of(cell))
         yield from ((f".{index}", value) for index, value in enumerate(function.__defaults__ or ()))
         yield from ((f".{key}", value) for key, value in (function.__kwdefaults__ or {}).items())
         yield from _attribute_parts(function)
@@ -188,30 +203,16 @@ def numpy_types(name: str) -> tuple[Any, ...]:
     return () if kind is None else (kind,)
 
 
-def _is_leaf(value: Any, kind: type) -> bool:
-    if issubclass(kind, torch.Tensor):
-        # A tensor without memory has no bits; a wrapper's bits are those of its inner tensors.
-        return not (value.is_meta or issubclass(kind, FakeTensor) or hasattr(kind, "__tensor_flatten__"))
-    return issubclass(kind, numpy_types("ndarray")) and value.dtype != object
-
-
 def _is_value(value: Any) -> bool:
     return issubclass(type(value), _VALUES) or issubclass(type(value), numpy_types("generic"))
-
-
-def _is_code(value: Any) -> bool:
-    return isinstance(value, types.FunctionType)
-
-
-def _is_slot(key: str, value: Any) -> bool:
-    return isinstance(value, types.MemberDescriptorType) and key != "__dict__"
 
 
 def _is_from(kind: Any, places: tuple[str, ...]) -> bool:
     return f"{getattr(kind, '__module__', None)}.".startswith(places)
 
 
-def _content(cell: types.CellType) -> Sequence[Any]:
+def content_of(cell: types.CellType) -> Sequence[Any]:
+    """Return what a cell of a closure holds: one value, or none while it is empty."""
     try:
         return (cell.cell_contents,)
     except ValueError:  # it is empty
@@ -235,16 +236,6 @@ def _module_parts(module: nn.Module) -> Iterator[Part]:
             yield from ((f".{name}", inner) for name, inner in value.items())
         elif key != "_parameters" and value is not None and (type(value) not in _HOOKS or value):
             yield f".{key}", value
-
-
-def _method_parts(method: types.MethodType) -> Iterator[Part]:
-    yield "", method.__self__
-    yield "", method.__func__
-
-
-def _wrapper_parts(tensor: Any) -> Iterator[Part]:
-    """Yield the inner tensors of a wrapper, such as a quantised or a distributed one."""
-    return ((f".{key}", getattr(tensor, key)) for key in tensor.__tensor_flatten__()[0])
 
 
 def _attributes(value: Any) -> Mapping[str, Any]:
@@ -276,12 +267,3 @@ def _set_parts(members: Iterable[Any]) -> Iterator[Part]:
         (plain if type(member) in PLAIN else others).append(member)
     yield from ((f"[{index}]", member) for index, member in enumerate(sorted(plain, key=repr)))
     yield from (("{}", member) for member in others)
-
-
-def _referent_parts(value: Any) -> Iterator[Part]:
-    """Yield the objects behind a view or a proxy, without calling it, as a proxy may call code of the program."""
-    return (("", inner) for inner in gc.get_referents(value))
-
-
-def _cell_parts(cell: types.CellType) -> Iterator[Part]:
-    return (("", value) for value in _content(cell))

@@ -104,75 +104,52 @@ class _Reader:
 
     def _block(self, indent: int, depth: int) -> Any:
         """Return the mapping or list whose lines begin at ``indent``, from the next line on."""
-        line = self._lines[self._next]
+        line: _Line | None = self._lines[self._next]
+        assert line is not None
         if depth > MAX_DEPTH:
             raise self._refused(line.number, f"what is nested more than {MAX_DEPTH} times")
-        return self._list(indent, depth) if _is_item(line.text) else self._mapping(indent, depth)
-
-    def _list(self, indent: int, depth: int) -> list[Any]:
-        values: list[Any] = []
-        line = self._line()
-        while line is not None and line.indent == indent and _is_item(line.text):
-            rest = line.text[1:].lstrip(" ")
-            inner = indent + len(line.text) - len(rest)
-            if not rest or rest.startswith("#"):
-                self._next += 1
-                values.append(self._nested(indent, depth, lists_too=False))
-            elif _is_item(rest) or self._key(_Line(line.number, inner, rest)) is not None:
-                self._lines[self._next] = _Line(line.number, inner, rest)
-                values.append(self._block(inner, depth + 1))
+        is_list = _is_item(line.text)
+        items: list[Any] = []
+        mapping: dict[Any, Any] = {}
+        while line is not None and line.indent == indent and _is_item(line.text) == is_list:
+            if is_list:
+                rest = line.text[1:].lstrip(" ")
+                inner = _Line(line.number, indent + len(line.text) - len(rest), rest)
+                if rest and not rest.startswith("#") and (_is_item(rest) or self._key(inner) is not None):
+                    self._lines[self._next] = inner
+                    items.append(self._block(inner.indent, depth + 1))
+                else:
+                    items.append(self._rest(line, rest, indent, depth, lists_too=False))
             else:
-                self._next += 1
-                values.append(self._only(line, rest, indent, depth))
+                found = self._key(line)
+                if found is None:
+                    raise self._refused(line.number, "a line without `key: `")
+                key, rest = found
+                if key in mapping:
+                    raise self._refused(line.number, f"the key {key!r}, for the second time,")
+                mapping[key] = self._rest(line, rest, indent, depth, lists_too=True)
             line = self._line()
-        self._check_dedent(line, indent)
-        return values
-
-    def _mapping(self, indent: int, depth: int) -> dict[Any, Any]:
-        values: dict[Any, Any] = {}
-        line = self._line()
-        while line is not None and line.indent == indent and not _is_item(line.text):
-            found = self._key(line)
-            if found is None:
-                raise self._refused(line.number, "a line without `key: `")
-            key, rest = found
-            if key in values:
-                raise self._refused(line.number, f"the key {key!r}, for the second time,")
-            self._next += 1
-            if not rest or rest.startswith("#"):
-                values[key] = self._nested(indent, depth, lists_too=True)
-            else:
-                values[key] = self._only(line, rest, indent, depth)
-            line = self._line()
-        self._check_dedent(line, indent)
-        return values
-
-    def _check_dedent(self, line: _Line | None, indent: int) -> None:
         if line is not None and line.indent > indent:
             raise self._refused(line.number, "a value that goes on in another line")
+        return items if is_list else mapping
 
-    def _nested(self, indent: int, depth: int, *, lists_too: bool) -> Any:
-        """Return the block after a line without a value; None if there is none."""
+    def _rest(self, line: _Line, text: str, indent: int, depth: int, *, lists_too: bool) -> Any:
+        """Leave a line; return the value ``text`` that it ends with, or else the block after it, or else None."""
+        self._next += 1
         following = self._line()
-        if following is None:
-            return None
-        if following.indent > indent or (lists_too and following.indent == indent and _is_item(following.text)):
+        is_nested = following is not None and following.indent > indent
+        if not text or text.startswith("#"):
+            is_list = following is not None and following.indent == indent and _is_item(following.text)
+            if following is None or not (is_nested or (lists_too and is_list)):
+                return None
             return self._block(following.indent, depth + 1)
-        return None
-
-    def _only(self, line: _Line, text: str, indent: int, depth: int) -> Any:
-        """Return the value that a line ends with."""
-        following = self._line()
-        if following is not None and following.indent > indent:
+        if following is not None and is_nested:
             raise self._refused(following.number, "a value that goes on in another line")
         value, end = self._value(line, text, 0, depth)
-        self._check_end(line, text, end)
-        return value
-
-    def _check_end(self, line: _Line, text: str, end: int) -> None:
         rest = text[end:]
         if rest.strip(" ") and not re.match(" +#", rest):
             raise self._refused(line.number, f"{rest.strip(' ')[:20]!r} after a value")
+        return value
 
     def _key(self, line: _Line) -> tuple[Any, str] | None:
         """Return a line's key, and what follows its colon; None if there is no key."""

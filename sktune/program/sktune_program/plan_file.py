@@ -61,8 +61,15 @@ def _task(document: Any) -> RankTask:
     if not isinstance(backend, str) or backend not in frontends.FRONTENDS:
         raise PlanError(f"there is no backend {backend!r}{nearest(str(backend), frontends.FRONTENDS)}")
     plan, decode = document.get("plan"), document.get("decode")
-    scopes = []
-    for first, last, name, options in scopes_of(_with_parsed_options(plan)):
+    scopes, listed = [], plan
+    if isinstance(plan, dict) and isinstance(plan.get("scopes"), list):
+        # Options may be TorchAir's strings.
+        listed = {**plan, "scopes": [
+            {**scope, "options": parse(scope["options"])}
+            if isinstance(scope, dict) and isinstance(scope.get("options"), str) else scope
+            for scope in plan["scopes"]
+        ]}  # fmt: skip
+    for first, last, name, options in scopes_of(listed):
         check_scope(first, last, name)
         label = label_of(first, last, name)
         if backend == frontends.SUPERKERNELS:
@@ -75,17 +82,6 @@ def _task(document: Any) -> RankTask:
     _check_keys(plan, frozenset(("scopes", "options")), "a plan")
     options = options_of(plan.get("options") or {}, "a plan")
     return RankTask(False, backend, decode=_decode(decode), scopes=tuple(scopes), options=options)
-
-
-def _with_parsed_options(plan: Any) -> Any:
-    """Return the plan with options that are TorchAir's strings as mappings."""
-    if not isinstance(plan, dict) or not isinstance(plan.get("scopes"), list):
-        return plan
-    return {**plan, "scopes": [
-        {**scope, "options": parse(scope["options"])}
-        if isinstance(scope, dict) and isinstance(scope.get("options"), str) else scope
-        for scope in plan["scopes"]
-    ]}  # fmt: skip
 
 
 def _decode(entry: Any) -> DecodeCall | None:

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -27,8 +27,6 @@ from .frontends import FRONTENDS
 from .marks import HookedScope, MakeScope, MarkedModel, attach
 from .module_times import StepTimes, time_modules
 from .module_tree import describe, find_tree
-from .object_graph import Leaf
-from .plan import Option
 from .plan_file import read_plan_file
 from .reporter import Reporter
 from .task import VERIFIED_STEPS, RankTask, is_baselines_turn
@@ -106,7 +104,15 @@ class MarkedStep:
         step = self._baseline if is_baselines and self._baseline is not None else self._compiled
         began = now_s()
         output = self._run(step, arguments, keywords)
-        self._count(now_s() - began, is_baselines)
+        seconds = now_s() - began
+        if self._steps == 0:
+            self._reporter.write("compiled", seconds=seconds)
+        else:
+            self._seconds.append(seconds)
+            self._turns.append(is_baselines)
+        self._steps += 1
+        if len(self._seconds) == STEPS_PER_LINE:
+            self._flush()
         if self._steps <= self._task.steps:
             try:
                 self._compare(output, (arguments, keywords))
@@ -128,7 +134,11 @@ class MarkedStep:
     def _prepared(self) -> Callable[[], float]:
         if self._now_s is None:
             try:
-                self._marks = attach(self._tree, self._task.scopes, self._gated)
+                self._marks = attach(
+                    self._tree,
+                    self._task.scopes,
+                    lambda label, options: GatedScope(self._make_scope(label, options), self._gate),
+                )
             except SktuneError as failure:
                 self._fail("mark", failure)
                 raise
@@ -137,43 +147,27 @@ class MarkedStep:
             atexit.register(self._flush)
         return self._now_s
 
-    def _gated(self, label: str, options: Mapping[str, Option]) -> HookedScope:
-        return GatedScope(self._make_scope(label, options), self._gate)
-
-    def _count(self, seconds: float, is_baselines: bool) -> None:
-        if self._steps == 0:
-            self._reporter.write("compiled", seconds=seconds)
-        else:
-            self._seconds.append(seconds)
-            self._turns.append(is_baselines)
-        self._steps += 1
-        if len(self._seconds) == STEPS_PER_LINE:
-            self._flush()
-
     def _compare(self, output: Any, arguments: Any) -> None:
-        """Report digests of the step's outputs, and of the state after ``VERIFIED_STEPS`` and the last compared one."""
+        """Report digests of the step's outputs, and of the state after ``VERIFIED_STEPS`` and the last compared one.
+
+        If the state is watched, report whether any tensor of it that exists after the first step has changed by then.
+        """
         digests = digests_of(outputs_of(output))
         kind = type(output).__qualname__
         self._reporter.write(
             "outputs", digests=digests if self._steps <= VERIFIED_STEPS else as_one(digests), kind=kind
         )
-        if self._task.watches_state and self._steps in (1, VERIFIED_STEPS):
-            self._watch(arguments)
-        if self._steps in (VERIFIED_STEPS, self._task.steps):
-            self._reporter.write("state", after=self._steps, digests=digests_of(self._state(arguments)))
-
-    def _watch(self, arguments: Any) -> None:
-        """Report whether any state tensor that exists after the first step has changed by the later call."""
-        if self._steps == 1:
-            leaves = [leaf for _, leaf in self._state(arguments) if isinstance(leaf, torch.Tensor)]
+        if self._task.watches_state and self._steps == 1:
+            state = state_of(self._tree, arguments, self._function)
+            leaves = [leaf for _, leaf in state if isinstance(leaf, torch.Tensor)]
             self._watched = [(weakref.ref(leaf), digest_of(leaf)) for leaf in leaves]
-            return
-        now = [(reference(), digest) for reference, digest in self._watched]
-        is_written = any(digest_of(leaf) != digest for leaf, digest in now if leaf is not None)
-        self._reporter.write("written", is_written=is_written)
-
-    def _state(self, arguments: Any) -> Iterator[tuple[str, Leaf]]:
-        return state_of(self._tree, arguments, self._function)
+        elif self._task.watches_state and self._steps == VERIFIED_STEPS:
+            now = [(reference(), digest) for reference, digest in self._watched]
+            is_written = any(digest_of(leaf) != digest for leaf, digest in now if leaf is not None)
+            self._reporter.write("written", is_written=is_written)
+        if self._steps in (VERIFIED_STEPS, self._task.steps):
+            state = state_of(self._tree, arguments, self._function)
+            self._reporter.write("state", after=self._steps, digests=digests_of(state))
 
     def _flush(self) -> None:
         if self._seconds:
@@ -181,11 +175,10 @@ class MarkedStep:
             self._seconds, self._turns = [], []
 
     def _fail(self, stage: str, failure: BaseException) -> None:
-        text = first_line if isinstance(failure, SktuneError) else described
+        message = first_line(failure) if isinstance(failure, SktuneError) else described(failure)
         if of_machine := machine_failure(failure):
-            self._reporter.write("error", stage="machine", message=of_machine)
-        else:
-            self._reporter.write("error", stage=stage, message=text(failure))
+            stage, message = "machine", of_machine
+        self._reporter.write("error", stage=stage, message=message)
 
 
 class InspectedStep:
@@ -205,20 +198,17 @@ class InspectedStep:
         signature = signature_of((arguments, keywords))
         number = self._calls[signature] = self._calls.get(signature, 0) + 1
         self._began_s.setdefault(signature, time.monotonic())
-        output = self._recorded(signature, number, functools.partial(self._function, *arguments, **keywords))
-        self._ended_s[signature] = time.monotonic()
-        return output
-
-    def _recorded(self, signature: str, number: int, step: Function) -> Any:
+        step = functools.partial(self._function, *arguments, **keywords)
         if number == TRACED_CALL:
             output, self._traced[signature] = record_calls(self._tree, step)
-            return output
-        if TIMED_CALLS[0] <= number <= TIMED_CALLS[1]:
-            traced = self._traced[signature]
-            output, times = time_modules(self._tree, traced.names, step, clock_of(self._tree.parameters()))
+        elif TIMED_CALLS[0] <= number <= TIMED_CALLS[1]:
+            names = self._traced[signature].once
+            output, times = time_modules(self._tree, names, step, clock_of(self._tree.parameters()))
             self._times.setdefault(signature, []).append(times)
-            return output
-        return step()
+        else:
+            output = step()
+        self._ended_s[signature] = time.monotonic()
+        return output
 
     def _report(self) -> None:
         parameters = sum(parameter.numel() for parameter in self._tree.parameters())
@@ -255,7 +245,10 @@ class Rank:
         tree = find_tree(model, self._task.model)
         if tree is None:
             return self._compile(model, **keywords)
-        name = self._name(model, tree)
+        name = f"{type(tree).__name__}.{getattr(model, '__name__', 'forward')}"
+        count = self._names[name] = self._names.get(name, 0) + 1
+        if count > 1:
+            name = f"{name}#{count}"
         self._reporter.begin()
         if self._task.inspects:
             stood_in = [name for name in ("torch_npu", "torchair") if hasattr(sys.modules.get(name), "is_stand_in")]
@@ -292,12 +285,6 @@ class Rank:
             return step(*arguments, **keywords)
 
         return call
-
-    def _name(self, model: Any, tree: nn.Module) -> str:
-        function = getattr(model, "__name__", "forward")
-        name = f"{type(tree).__name__}.{function}"
-        count = self._names[name] = self._names.get(name, 0) + 1
-        return name if count == 1 else f"{name}#{count}"
 
     def _announce(self) -> None:
         """Say once in a process, in production, that the plan is in force."""

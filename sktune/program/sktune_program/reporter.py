@@ -22,13 +22,6 @@ from .task import FORMAT, HOST_RANK_VARIABLE
 RANK_VARIABLES = ("RANK", "RANK_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK")
 
 
-def rank_of_this_process() -> int:
-    """Return the rank, from torch.distributed or the launch script's environment; 0 for a single process."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    return next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name, "").isdigit()), 0)
-
-
 def installed_versions() -> dict[str, str]:
     """Return the versions on which the program's figures and bits depend, by name."""
     from importlib import metadata  # only in a search
@@ -40,11 +33,6 @@ def installed_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def report_name(rank: int, host: int) -> str:
-    """Return the name of a rank's report; no two hosts write to the same file."""
-    return f"rank-{rank}{f'-host-{host}' if host else ''}.jsonl"
 
 
 class Reporter:
@@ -64,7 +52,11 @@ class Reporter:
         if self._folder is None or self._file is not None:
             return
         host = int(os.environ.get(HOST_RANK_VARIABLE, "0"))
-        path = os.path.join(self._folder, report_name(rank_of_this_process(), host))
+        # From torch.distributed or the launch script's environment; 0 for a single process.
+        rank = next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name, "").isdigit()), 0)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            rank = torch.distributed.get_rank()
+        path = os.path.join(self._folder, f"rank-{rank}{f'-host-{host}' if host else ''}.jsonl")  # one for each host
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - until the process ends
         self.write("start", format=FORMAT, pid=os.getpid(), host=host, versions=installed_versions())
         atexit.register(self.write, "end")

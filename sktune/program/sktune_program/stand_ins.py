@@ -130,7 +130,14 @@ class _Finder:
     def exec_module(self, module: ModuleType) -> None:
         """See ``importlib.abc.Loader``: with torch_npu, torch gets the device."""
         if module.__name__ == "torch_npu":
-            npu = _device()
+            npu: Any = StandIn("torch.npu")
+            for name in NOTHING_TO_DO:
+                setattr(npu, name, _nothing)
+            npu.is_available = npu.is_initialized = lambda: True
+            npu.current_device = lambda: 0
+            npu.mem_get_info = lambda *arguments: (MEMORY, MEMORY)
+            npu.stream = lambda *arguments: nullcontext()
+            npu.Stream = npu.Event = npu.current_stream = npu.default_stream = _Stream
             rename_privateuse1_backend(DEVICE)
             resolve("_register_device_module")(DEVICE, npu)
             for moved in (torch.Tensor, torch.nn.Module):
@@ -141,19 +148,6 @@ class _Finder:
             _use_gloo()
             self._mode = _OnCpu()
             self._mode.__enter__()  # type: ignore[no-untyped-call]
-
-
-def _device() -> ModuleType:
-    """Return what ``torch.npu`` is."""
-    npu: Any = StandIn("torch.npu")
-    for name in NOTHING_TO_DO:
-        setattr(npu, name, _nothing)
-    npu.is_available = npu.is_initialized = lambda: True
-    npu.current_device = lambda: 0
-    npu.mem_get_info = lambda *arguments: (MEMORY, MEMORY)
-    npu.stream = lambda *arguments: nullcontext()
-    npu.Stream = npu.Event = npu.current_stream = npu.default_stream = _Stream
-    return npu  # type: ignore[no-any-return]
 
 
 def _use_gloo() -> None:

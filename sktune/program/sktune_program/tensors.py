@@ -53,7 +53,11 @@ def digests_of(leaves: Iterable[tuple[str, Leaf]]) -> dict[str, str]:
     digests: dict[str, list[str]] = {}
     for name, leaf in leaves:
         try:
-            digests.setdefault(name, []).append(f"{digest_of(leaf)}/{_elements(leaf)}")
+            if isinstance(leaf, Values):
+                elements = len(leaf.items)
+            else:
+                elements = int(leaf.numel() if isinstance(leaf, torch.Tensor) else leaf.size)
+            digests.setdefault(name, []).append(f"{digest_of(leaf)}/{elements}")
         except (RuntimeError, TypeError, ValueError) as failure:
             raise TargetError(f"{name} cannot be compared: its bits cannot be read ({described(failure)})") from failure
     return {name: own[0] if len(own) == 1 else _joined(sorted(own)) for name, own in digests.items()}
@@ -68,22 +72,21 @@ def digest_of(leaf: Leaf) -> str:
     """Return a digest of the bits, type and shape of a tensor or an array, or of values and their types."""
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(leaf, Values):
-        for key, value in leaf.items:
-            digest.update(f"{key}:{_type_of(value)}:".encode() + _bytes_of(value) + b"\n")
+        for key, value in leaf.items:  # the name of a type is the same with every version of numpy
+            kind = value.dtype if isinstance(value, numpy_types("generic")) else type(value).__name__
+            digest.update(f"{key}:{kind}:".encode() + _bytes_of(value) + b"\n")
         return digest.hexdigest()
     is_nested = isinstance(leaf, torch.Tensor) and leaf.is_nested and leaf.layout == torch.strided  # it has no shape
     digest.update(f"{leaf.dtype}{'' if is_nested else tuple(leaf.shape)}".encode())
-    for part in _dense(leaf) if isinstance(leaf, torch.Tensor) else (_bits_of_array(leaf),):
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _bits_of_array(array: Any) -> bytes:
-    if array.dtype.hasobject:
+    if isinstance(leaf, torch.Tensor):
+        for part in _dense(leaf):
+            digest.update(part)
+    elif leaf.dtype.hasobject:
         raise TypeError("it holds Python objects")
-    (array_type,) = numpy_types("ndarray")
-    bits: bytes = array_type.tobytes(array)
-    return bits
+    else:
+        (array_type,) = numpy_types("ndarray")
+        digest.update(array_type.tobytes(leaf))
+    return digest.hexdigest()
 
 
 def _dense(tensor: torch.Tensor) -> Iterator[Any]:
@@ -109,11 +112,6 @@ def _dense(tensor: torch.Tensor) -> Iterator[Any]:
                 yield (ctypes.c_char * flat.numel()).from_address(flat.data_ptr())
 
 
-def _type_of(value: Any) -> str:
-    """Return a name of a value's type that is the same with every version of numpy."""
-    return str(value.dtype) if isinstance(value, numpy_types("generic")) else type(value).__name__
-
-
 def _bytes_of(value: Any) -> bytes:
     """Return a value's bits, for a float all 64."""
     if isinstance(value, numpy_types("generic")):
@@ -128,12 +126,6 @@ def _bytes_of(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     return (int.__repr__(value) if isinstance(value, int) else repr(value)).encode()
-
-
-def _elements(leaf: Leaf) -> int:
-    if isinstance(leaf, Values):
-        return len(leaf.items)
-    return int(leaf.numel() if isinstance(leaf, torch.Tensor) else leaf.size)
 
 
 def _joined(texts: Iterable[str]) -> str:

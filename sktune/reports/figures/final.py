@@ -3,8 +3,7 @@
 from math import expm1
 from typing import Any
 
-from sktune.core.outcome import FinalRow
-from sktune.measure.winner import BASELINE
+from sktune.core.outcome import BASELINE, FinalRow
 from sktune.reports.drawing import Interval, intervals, picture
 from sktune.reports.figure import Figure, Table
 from sktune.reports.plan_names import REFERENCES

@@ -6,9 +6,8 @@ import shlex
 from markupsafe import Markup
 
 from sktune.core.files import real_path
-from sktune.core.outcome import Outcome, Speedup
+from sktune.core.outcome import BASELINE, BASELINE_REPEAT, Outcome, Speedup
 from sktune.core.printable import shortened
-from sktune.measure.winner import BASELINE, BASELINE_REPEAT
 from sktune.reports.application import apply_block
 from sktune.reports.figure import Figure
 from sktune.reports.markup import EMPTY, element, joined

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Union, cast
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -86,10 +86,9 @@ class MemoryUse:
 def memory_use(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> MemoryUse:
     """Return what ``graph_module`` does with the memory of ``inputs``, found by running it on fake tensors."""
     fake: Any = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())  # sizes may depend on the data
-    recorder = _Recorder()
     with torch.inference_mode(False), torch.no_grad():
         fakes = [fake.from_tensor(each, static_shapes=True) if is_plain(each) else each for each in inputs]
-        recorder.mark_repeats(value for value in fakes if isinstance(value, torch.Tensor))
+        recorder = _Recorder([value for value in fakes if isinstance(value, torch.Tensor)])
         with fake, recorder:
             fx.Interpreter(graph_module).run(*fakes)
     storages = {index: storage_id(value) for index, value in enumerate(fakes) if isinstance(value, torch.Tensor)}
@@ -124,18 +123,18 @@ def is_plain(value: Any) -> bool:
 
 
 class _Recorder(TorchDispatchMode):
-    """Records into which storages is written, and writes through views in which elements repeat."""
+    """Records into which storages is written, and writes through views in which elements repeat.
 
-    def __init__(self) -> None:
+    Args:
+        inputs: of the graph; elements of some may repeat.
+    """
+
+    def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.written: set[int] = set()
         self.restrided: set[int] = set()
         self.repeats = ""
-        self._repeating: dict[int, torch.Tensor] = {}
-
-    def mark_repeats(self, values: Iterator[torch.Tensor]) -> None:
-        """Remember which of the inputs have elements that repeat."""
-        self._repeating |= {id(value): value for value in values if _repeats(value)}
+        self._repeating = {id(value): value for value in inputs if _repeats(value)}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -225,51 +224,30 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Returned:
-    """An output of the region that is one of the scope's, as it is."""
-
-    index: int
-
-    def make(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:  # noqa: ARG002
-        """Return the scope's output."""
-        return outputs[self.index]
-
-
-@dataclass(frozen=True)
-class PartOfOutput:
-    """An output of the scope that shares memory with others: a view of the region's output that fills that memory."""
-
-    index: int
-    place: StoragePlace
-
-    def make(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:  # noqa: ARG002
-        """Return the scope's output."""
-        return self.place.beside(outputs[self.index])
-
-
-@dataclass(frozen=True)
-class PartOfInput:
-    """An output of the scope that is an input, or a view of one.
+class ScopeOutput:
+    """How an output of the scope is made.
 
     Attributes:
-        index: of the input.
-        place: of the output, and ``beside`` that of the input, in the same storage.
+        index: of the region's output that it is, or is a view of; with ``beside``, of the scope's input.
+        place: of the output in that storage, which an output of the region then fills; None for that output as it is.
+        beside: of the input in the same storage.
     """
 
     index: int
-    place: StoragePlace
-    beside: StoragePlace
+    place: StoragePlace | None = None
+    beside: StoragePlace | None = None
 
-    def make(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:  # noqa: ARG002
+    def make(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
         """Return the scope's output."""
+        if self.place is None:
+            return outputs[self.index]
+        if self.beside is None:
+            return self.place.beside(outputs[self.index])
         given = inputs[self.index]
         if self.place == self.beside:
             return given
         moved = (given.storage_offset() - self.beside.offset) * self.beside.dtype.itemsize // self.place.dtype.itemsize
         return replace(self.place, offset=self.place.offset + moved).beside(given)
-
-
-Output = Union[Returned, PartOfOutput, PartOfInput]
 
 
 @dataclass(frozen=True)
@@ -285,7 +263,7 @@ class Border:
 
     separate: tuple[int, ...]
     windows: tuple[Window, ...]
-    outputs: tuple[Output, ...]
+    outputs: tuple[ScopeOutput, ...]
     own: Mapping[int, StoragePlace]
 
     def inside(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -307,7 +285,7 @@ class Crossing:
     def __init__(self, function: Callable[..., Any], border: Border) -> None:
         self._function, self._border = function, border
         is_same_inside = not border.windows
-        is_same_outside = all(isinstance(output, Returned) for output in border.outputs)
+        is_same_outside = all(output.place is None for output in border.outputs)
         self._is_transparent = is_same_inside and is_same_outside
         self._copied: frozenset[int] | None = None
 
@@ -341,64 +319,53 @@ def _address(value: Any) -> int:
     return value.untyped_storage().data_ptr() if is_plain(value) else 0
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """What a region returns.
+def region_outputs(
+    graph: fx.Graph, returned: Sequence[Any], inputs: Mapping[int, tuple[int, StoragePlace]]
+) -> tuple[list[Any], list[ScopeOutput], dict[int, StoragePlace]]:
+    """Return what a region returns instead of the scope's outputs.
 
-    Attributes:
-        nodes: to be returned by the region, or constants.
-        made: how the scope's outputs are made of them.
-        own: places of those of ``nodes`` that share memory with nothing else, by index.
+    Args:
+        graph: its graph, with the captured values of its nodes.
+        returned: the scope's outputs, nodes or constants.
+        inputs: an index and a place of the scope's inputs by their storages.
+
+    Returns:
+        nodes or constants; how the scope's outputs are made of them; and the places of those that share memory with
+        nothing else, by index.
     """
-
-    nodes: tuple[Any, ...]
-    made: tuple[Output, ...]
-    own: Mapping[int, StoragePlace]
-
-    @classmethod
-    def of(cls, graph: fx.Graph, returned: Sequence[Any], inputs: Mapping[int, tuple[int, StoragePlace]]) -> Outputs:
-        """Return the outputs of a region.
-
-        Args:
-            graph: its graph, with the captured values of its nodes.
-            returned: the scope's outputs, nodes or constants.
-            inputs: an index and a place of the scope's inputs by their storages.
-        """
-        values: list[Any] = [each.meta.get("example_value") if isinstance(each, fx.Node) else None for each in returned]
-        storages = [storage_id(value) if is_plain(value) and _is_static(value) else 0 for value in values]
-        nodes: list[Any] = []
-        made: list[Output] = []
-        own: dict[int, StoragePlace] = {}
-        bases: dict[int, int] = {}
-        for node, value, storage in zip(returned, values, storages):
-            if storage in inputs:
-                made.append(PartOfInput(inputs[storage][0], StoragePlace.of(value), inputs[storage][1]))
+    values: list[Any] = [each.meta.get("example_value") if isinstance(each, fx.Node) else None for each in returned]
+    storages = [storage_id(value) if is_plain(value) and _is_static(value) else 0 for value in values]
+    nodes: list[Any] = []
+    made: list[ScopeOutput] = []
+    own: dict[int, StoragePlace] = {}
+    bases: dict[int, int] = {}
+    for node, value, storage in zip(returned, values, storages):
+        if storage in inputs:
+            made.append(ScopeOutput(inputs[storage][0], StoragePlace.of(value), inputs[storage][1]))
+            continue
+        if storage and (storages.count(storage) > 1 or not _fills_its_storage(value)):
+            if storage not in bases and (base := _base(graph, storage)):
+                bases[storage] = len(nodes)
+                own[len(nodes)] = StoragePlace.of(base.meta["example_value"])
+                nodes.append(base)
+            if storage in bases:
+                made.append(ScopeOutput(bases[storage], StoragePlace.of(value)))
                 continue
-            if storage and (storages.count(storage) > 1 or not _fills_its_storage(value)):
-                if storage not in bases and (base := _base(graph, storage)):
-                    bases[storage] = len(nodes)
-                    own[len(nodes)] = StoragePlace.of(base.meta["example_value"])
-                    nodes.append(base)
-                if storage in bases:
-                    made.append(PartOfOutput(bases[storage], StoragePlace.of(value)))
-                    continue
-            if storage:
-                own[len(nodes)] = StoragePlace.of(value)
-            made.append(Returned(len(nodes)))
-            nodes.append(node)
-        return cls(tuple(nodes), tuple(made), own)
+        if storage:
+            own[len(nodes)] = StoragePlace.of(value)
+        made.append(ScopeOutput(len(nodes)))
+        nodes.append(node)
+    return nodes, made, own
 
 
 def _base(graph: fx.Graph, storage: int) -> fx.Node | None:
     """Return the first node whose value fills ``storage``; None if no value of the graph does."""
-    values = ((node, node.meta.get("example_value")) for node in graph.nodes)
-    return next(
-        (
-            node for node, value in values
-            if is_plain(value) and _is_static(value) and storage_id(value) == storage and _fills_its_storage(value)
-        ),
-        None,
-    )  # fmt: skip
+    for node in graph.nodes:
+        value = node.meta.get("example_value")
+        if is_plain(value) and _is_static(value) and storage_id(value) == storage and _fills_its_storage(value):
+            found: fx.Node = node
+            return found
+    return None
 
 
 def _fills_its_storage(value: torch.Tensor) -> bool:

@@ -82,7 +82,7 @@ def build(lock_path: str, builders: Sequence[Any]) -> None:
         if is_built(builders):
             return
         for builder in builders:
-            target = _target(builder)
+            target = Path(builder.get_target_file_path())
             if not is_sound(target):
                 target.unlink(missing_ok=True)
                 builder.build()
@@ -91,7 +91,7 @@ def build(lock_path: str, builders: Sequence[Any]) -> None:
 
 def is_built(builders: Sequence[Any]) -> bool:
     """Whether nothing is to be built."""
-    return is_sound(_target(builders[-1]))
+    return is_sound(Path(builders[-1].get_target_file_path()))
 
 
 def is_sound(file: Path) -> bool:
@@ -124,10 +124,6 @@ def _content_of_seal(file: Path) -> dict[str, str]:
         while part := content.read(1 << 20):
             digest.update(part)
     return {"sha256": digest.hexdigest(), "processor": processor()}  # g++ uses all instructions of the processor
-
-
-def _target(builder: Any) -> Path:
-    return Path(builder.get_target_file_path())
 
 
 def _use(path: Path) -> None:
@@ -199,18 +195,14 @@ def _undamaged(candidates: Callable[..., Iterator[Any]]) -> Callable[..., Iterat
         for entry in folder.iterdir() if local and folder.is_dir() else ():
             if not entry.name.startswith("."):  # else another process is writing it
                 with suppress(OSError):
-                    _check_entry(entry)
+                    if sha256_hash(entry.read_bytes()) == entry.name:
+                        _use(entry)
+                    else:
+                        logger.warning("%s is damaged; building it again", entry)
+                        entry.unlink()
         return candidates(cache, local, remote_cache, key)
 
     return checked
-
-
-def _check_entry(entry: Path) -> None:
-    if sha256_hash(entry.read_bytes()) == entry.name:
-        _use(entry)
-        return
-    logger.warning("%s is damaged; building it again", entry)
-    entry.unlink()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from .generated_code import recorded_code, stable_names
 from .numerics import CacheIdentity, kept_casts, kept_copies, kept_operators, kept_order
 from .options import check_option, with_defaults
 from .processor import processor
-from .regions import MarkedGraph, Region, RegionSlot, cut, strip_marks
+from .regions import MarkedGraph, Region, RegionSlot, copied_graph, cut, strip_marks
 
 logger = logging.getLogger(__name__)
 
@@ -150,9 +150,10 @@ def compile_region(slot: RegionSlot) -> CompiledRegion:
         "freezing": chosen["freezing"],
         "post_grad_custom_post_pass": rules,
     }
+    built = repr((region_key(slot), rules.uuid(), torch.__version__))  # all that determines the region's code
     try:
         with (
-            shared_build(_lock_name(slot, rules)),
+            shared_build(hashlib.sha256(built.encode()).hexdigest()[:32]),
             torch.no_grad(),
             own_tracing(),
             inductor_config.patch(settings),
@@ -168,27 +169,19 @@ def compile_region(slot: RegionSlot) -> CompiledRegion:
     except MemoryError:
         raise
     except Exception as failure:
-        raise CompileError(f"scope {slot.label}: {described(failure)}", blamed=slot.label) from failure
+        raise CompileError.of_scope(slot.label, described(failure)) from failure
     function: Callable[..., Any] = call(compiled) if call else compiled
     if chosen["cuda_graph"]:
         function = CapturedRegion(function, region.written, region.outlasting)
     return CompiledRegion(function, digest_of(code))
 
 
-def _lock_name(slot: RegionSlot, rules: CacheIdentity) -> str:
-    """Return a digest of all that determines the region's code."""
-    return hashlib.sha256(repr((region_key(slot), rules.uuid(), torch.__version__)).encode()).hexdigest()[:32]
-
-
 def _frozen(
     region: Region,
 ) -> tuple[fx.GraphModule, tuple[Any, ...], Callable[[Callable[..., Any]], Callable[..., Any]]]:
     """Turn the region's weights into attributes of its graph, as freezing requires."""
-    graph = fx.Graph()
-    values: dict[fx.Node, fx.Node] = {}
-    graph.graph_copy(region.graph_module.graph, values)
-    output = next(node for node in region.graph_module.graph.nodes if node.op == "output")
-    graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
+    graph, returned = copied_graph(region.graph_module)
+    graph.output(returned)
     frozen = fx.GraphModule(region.graph_module, graph)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     others = [index for index, is_weight in enumerate(region.parameters) if not is_weight]
@@ -202,8 +195,8 @@ def _frozen(
             node.replace_all_uses_with(attribute)
             graph.erase_node(node)
     frozen.recompile()
-
-    def adapt(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *inputs: function(*(inputs[index] for index in others))
-
-    return frozen, tuple(region.inputs[index] for index in others), adapt
+    return (
+        frozen,
+        tuple(region.inputs[index] for index in others),
+        lambda function: lambda *inputs: function(*(inputs[index] for index in others)),
+    )

@@ -23,18 +23,14 @@ MAX_CAPTURES = 256
 """Limit for one region; each layer that shares it needs one. It bounds captures of state that keeps moving."""
 
 Run = Callable[..., Any]
-Capture = Callable[[Run, tuple[Any, ...], Sequence[int]], tuple[Callable[[], None], tuple[Any, ...]]]
-"""Takes a function, its inputs and which of them it writes; returns a function that replays it, and the outputs."""
-
-
-def _like(value: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
 
 
 def capture(
     function: Run, inputs: tuple[Any, ...], written: Sequence[int]
 ) -> tuple[Callable[[], None], tuple[Any, ...]]:
     """Capture ``function`` as a CUDA graph on ``inputs``, whose values are unchanged afterwards.
+
+    Returns a function that replays it, and the outputs.
 
     All captures share the memory of their intermediate results: they are replayed one after another, and what a replay
     returns is copied before the next.
@@ -88,7 +84,12 @@ class CapturedRegion:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run the region on ``inputs``."""
-        in_place = self._in_place(inputs)
+        # Weights and state, whose addresses do not change.
+        in_place = tuple(
+            index
+            for index, value in enumerate(inputs)
+            if isinstance(value, torch.nn.Parameter) or index in self._state or is_static(value)
+        )
         key = tuple(inputs[index].data_ptr() for index in in_place)
         if key not in self._captured:
             if len(self._captured) >= MAX_CAPTURES:
@@ -105,14 +106,6 @@ class CapturedRegion:
             if captured.inputs[index].data_ptr() != inputs[index].data_ptr():
                 _dense(inputs[index]).copy_(_dense(captured.inputs[index]))
         return tuple(_returned(output, captured.inputs, inputs) for output in captured.outputs)
-
-    def _in_place(self, inputs: tuple[Any, ...]) -> tuple[int, ...]:
-        """Return which inputs are weights or state, whose addresses do not change."""
-        return tuple(
-            index
-            for index, value in enumerate(inputs)
-            if isinstance(value, torch.nn.Parameter) or index in self._state or is_static(value)
-        )
 
     def _capture(self, inputs: tuple[Any, ...], in_place: Sequence[int]) -> _Captured | None:
         """Return a capture, or None if copies of the inputs would behave differently."""
@@ -143,7 +136,7 @@ class CapturedRegion:
 
 def _copied(value: torch.Tensor) -> torch.Tensor:
     """Return a copy with the same strides, as compiled code requires."""
-    copy = _like(value)
+    copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
     _dense(copy).copy_(_dense(value))
     return copy
 
@@ -160,13 +153,9 @@ def _returned(output: Any, held: tuple[Any, ...], given: tuple[Any, ...]) -> Any
     """Return a copy of an output, or the same view of a given input if it is a view of a held one."""
     if not isinstance(output, torch.Tensor):
         return output
+    address = output.untyped_storage().data_ptr()
     for captured, current in zip(held, given):
-        if isinstance(captured, torch.Tensor) and _shares_memory(captured, output):
+        if address and isinstance(captured, torch.Tensor) and captured.untyped_storage().data_ptr() == address:
             offset = output.storage_offset() - captured.storage_offset() + current.storage_offset()
             return current.detach().as_strided(output.size(), output.stride(), offset)
     return output.clone()
-
-
-def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    address = one.untyped_storage().data_ptr()
-    return address != 0 and address == other.untyped_storage().data_ptr()

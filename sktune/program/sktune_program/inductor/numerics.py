@@ -57,7 +57,8 @@ functions round to the same results. The maximum of two zeros of different sign 
 FUNCTIONS_ON_GPU = frozenset((
     *FUNCTIONS, "div", "reciprocal", "relu", "hardswish",
 ))  # fmt: skip
-"""Those on GPUs, for all types: Triton approximates, and its maximum of zeros is the other one."""
+"""The same on GPUs, for all types: Triton approximates these functions, and of 0.0 and -0.0 its maximum returns the one
+that ATen does not."""
 # Inductor's lowering of these already calls ATen's kernel if max-autotune may only choose ATen. On a GPU it has two for
 # ``addmm``, and chooses by timing.
 _EXTERN_BY_CHOICE = ("mm", "addmm", "baddbmm")
@@ -202,7 +203,7 @@ def kept_order() -> Iterator[None]:
     weak = resolve("WeakDep")
 
     def prune(node: Any, fused: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
-        """Forget only that a fused kernel must wait for itself."""
+        """Remove a fused kernel's weak dependencies on itself, and no others."""
         waits = [dependency for dependency in node.unmet_dependencies if isinstance(dependency, weak)]
         itself = {each for each in waits if fused[buffers[each.name].defining_op_name()] is node}
         node.unmet_dependencies = node.unmet_dependencies - itself

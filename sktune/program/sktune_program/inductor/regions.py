@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -28,13 +29,13 @@ from .border import (
     Border,
     Crossing,
     MemoryUse,
-    Outputs,
     Overlaps,
     StoragePlace,
     Window,
     is_plain,
     memory_use,
     overlapping,
+    region_outputs,
     separate_storages_meet,
 )
 from .expected_code import ExpectedCode
@@ -107,11 +108,8 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
     Raises:
         CompileError: a scope is entered twice, or not closed.
     """
-    graph = fx.Graph()
-    values: dict[fx.Node, fx.Node] = {}
-    graph.graph_copy(graph_module.graph, values)
-    output = next(node for node in graph_module.graph.nodes if node.op == "output")
-    graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
+    graph, returned = copied_graph(graph_module)
+    graph.output(returned)
     held = _lift_attributes(graph, graph_module)
     starts: dict[str, tuple[int, Boundary]] = {}
     spans: dict[str, GraphSpan] = {}
@@ -194,7 +192,13 @@ class Cutting:
         if not self.slots:
             return self.whole.forward
         for slot, function in zip(self.slots, functions):
-            _replace(self.whole, slot.call, _Call(Crossing(function, slot.region.border)))
+            name = str(slot.call.target)
+            returns_tuple = isinstance(_output(getattr(self.whole, name)).args[0], (tuple, list))
+            setattr(self.whole, name, _Call(Crossing(function, slot.region.border)))
+            if not returns_tuple:  # as the compiled region does
+                with self.whole.graph.inserting_after(slot.call):
+                    first = self.whole.graph.call_function(operator.getitem, (slot.call, 0))
+                slot.call.replace_all_uses_with(first, delete_user_cb=partial(operator.is_not, first))
         self.whole.graph.lint()
         self.whole.recompile()
         is_strict = any(slot.code is not None and slot.code.is_strict for slot in self.slots)
@@ -260,23 +264,17 @@ class _Call(nn.Module):
         return self.function(*inputs)
 
 
-def _replace(whole: fx.GraphModule, call: fx.Node, module: nn.Module) -> None:
-    """Replace the module of ``call`` by ``module``, which returns a tuple."""
-    returned_tuple = _returns_tuple(getattr(whole, str(call.target)))
-    setattr(whole, str(call.target), module)
-    if not returned_tuple:
-        with whole.graph.inserting_after(call):
-            first = whole.graph.call_function(operator.getitem, (call, 0))
-        call.replace_all_uses_with(first, delete_user_cb=lambda user: user is not first)
-
-
 def _output(graph_module: fx.GraphModule) -> fx.Node:
     node: fx.Node = next(node for node in graph_module.graph.nodes if node.op == "output")
     return node
 
 
-def _returns_tuple(graph_module: Any) -> bool:
-    return isinstance(_output(graph_module).args[0], (tuple, list))
+def copied_graph(graph_module: fx.GraphModule) -> tuple[fx.Graph, Any]:
+    """Return a copy of a graph without its output, and what it returns."""
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    graph.graph_copy(graph_module.graph, values)
+    return graph, fx.node.map_arg(_output(graph_module).args[0], values.__getitem__)
 
 
 class _Memory:
@@ -323,22 +321,19 @@ class _Memory:
             return self._real[argument.name]
         numbers = (*value.size(), *value.stride()) if isinstance(value, torch.Tensor) else (value,)
         if any(isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) for number in numbers):
-            reason = (
-                f"its input {argument.name} has a size that depends on the data; begin the scope where it is computed"
+            raise CompileError.of_scope(
+                label,
+                f"its input {argument.name} has a size that depends on the data; begin the scope where it is computed",
             )
-            raise CompileError(f"scope {label}: {reason}", blamed=label)
         if not isinstance(value, torch.Tensor):
             return value
-        if not is_plain(value) or not all(isinstance(each, int) for each in (value.storage_offset(), _nbytes(value))):
-            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+        nbytes = value.untyped_storage().nbytes() if is_plain(value) else None
+        if not isinstance(nbytes, int) or not isinstance(value.storage_offset(), int):
+            return _in_own_memory(value)
         identity = storage_id(value)
         if identity not in self._storages:
-            self._storages[identity] = torch.UntypedStorage(_nbytes(value), device=value.device)
+            self._storages[identity] = torch.UntypedStorage(nbytes, device=value.device)
         return StoragePlace.of(value).tensor(self._storages[identity])
-
-
-def _nbytes(value: torch.Tensor) -> Any:
-    return value.untyped_storage().nbytes()
 
 
 def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -> Region:
@@ -356,9 +351,9 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
     for index, value in enumerate(captured):
         if is_plain(value):
             first.setdefault(storage_id(value), (index, StoragePlace.of(value)))
-    outputs = Outputs.of(graph, returned, first)
+    outputs, made, own_places = region_outputs(graph, returned, first)
     _open_windows(graph, [node for node in graph.nodes if node.op == "placeholder"], windows)
-    graph.output(outputs.nodes)
+    graph.output(tuple(outputs))
     graph_module = fx.GraphModule(piece, graph)
     is_given = [isinstance(value, fx.Node) and value.op == "placeholder" for value in call.args]
     storages = [memory.storage(value) for value in captured]
@@ -366,7 +361,7 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
     inputs = tuple(
         bound[index]
         if isinstance(bound[index], nn.Parameter) or (is_given[index] and crowd[storages[index]] < 2)
-        else _separate(bound[index])
+        else _in_own_memory(bound[index])
         for index in separate
     )
     inputs += tuple(torch.empty_like(window.tensor(bound)) for window in windows)
@@ -375,10 +370,10 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
         graph_module,
         inputs,
         tuple(isinstance(value, nn.Parameter) for value in inputs),
-        _key(graph_module, inputs, [_misalignment(bound[index]) for index in separate]),
+        _key(graph_module, inputs, [bound[index] for index in separate]),
         kernels,
         bound,
-        Border(separate, windows, outputs.made, outputs.own),
+        Border(separate, windows, tuple(made), own_places),
         tuple(index for index, own in enumerate(members) if all(is_given[each] for each in own)),
         tuple(index for index, own in enumerate(members) if set(own) & set(use.written)),
         use.written,
@@ -387,11 +382,8 @@ def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -
 
 
 def _copied(piece: fx.GraphModule) -> tuple[fx.Graph, tuple[Any, ...]]:
-    """Return a copy of a graph without its output, and what it returns."""
-    graph = fx.Graph()
-    values: dict[fx.Node, fx.Node] = {}
-    graph.graph_copy(piece.graph, values)
-    returned = fx.node.map_arg(_output(piece).args[0], values.__getitem__)
+    """Return a copy of a piece's graph without its output, and what it returns, as a tuple."""
+    graph, returned = copied_graph(piece)
     for node in graph.nodes:
         node.meta.pop("unbacked_bindings", None)  # symbols of the capture; the compilation makes its own
     return graph, tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
@@ -414,15 +406,17 @@ def _windows(bound: Sequence[Any], use: MemoryUse, label: str) -> tuple[Window, 
         CompileError: the compiler cannot do what the scope does with its memory.
     """
     if use.repeats:
-        reason = (
-            f"{use.repeats} writes through an expanded view, which compiled code does not do as eager execution does"
+        raise CompileError.of_scope(
+            label,
+            f"{use.repeats} writes through an expanded view, which compiled code does not do as eager execution does; "
+            "write into the tensor itself",
         )
-        raise CompileError(f"scope {label}: {reason}; write into the tensor itself", blamed=label)
     if pair := separate_storages_meet(bound, use.written):
-        reason = (
-            f"its inputs {pair[0]} and {pair[1]} share memory without being views of one tensor, and one is written"
+        raise CompileError.of_scope(
+            label,
+            f"its inputs {pair[0]} and {pair[1]} share memory without being views of one tensor, and one is written; "
+            "make one a view of the other",
         )
-        raise CompileError(f"scope {label}: {reason}; make one a view of the other", blamed=label)
     storages = {index: value.untyped_storage().data_ptr() for index, value in enumerate(bound) if is_plain(value)}
     whole = {storages[index] for index in use.restrided if bound[index].storage_offset()}
     groups = [tuple(index for index in storages if storages[index] == storage) for storage in whole]
@@ -433,8 +427,9 @@ def _windows(bound: Sequence[Any], use: MemoryUse, label: str) -> tuple[Window, 
     for group in groups:
         window = Window.around({index: bound[index] for index in group}, storages[group[0]] in whole)
         if window is None:
-            reason = "its inputs are views of one memory in types whose sizes do not fit"
-            raise CompileError(f"scope {label}: {reason}; keep the state in one type", blamed=label)
+            raise CompileError.of_scope(
+                label, "its inputs are views of one memory in types whose sizes do not fit; keep the state in one type"
+            )
         windows.append(window)
     return tuple(sorted(windows, key=lambda window: window.members[0][0]))
 
@@ -455,39 +450,34 @@ def _open_windows(graph: fx.Graph, placeholders: Sequence[fx.Node], windows: Seq
             graph.erase_node(placeholders[index])
 
 
-def _separate(value: Any) -> Any:
+def _in_own_memory(value: Any) -> Any:
     """Return an uninitialised tensor of the same layout, if ``value`` is a tensor, in memory of its own."""
     if not isinstance(value, torch.Tensor):
         return value
     return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
 
 
-def _misalignment(value: Any) -> int:
-    return StoragePlace.of(value).bytes[0] % ALIGNMENT if is_plain(value) else 0
-
-
-def _key(graph_module: fx.GraphModule, inputs: Sequence[Any], misalignments: Sequence[int]) -> str:
+def _key(graph_module: fx.GraphModule, inputs: Sequence[Any], separate: Sequence[Any]) -> str:
+    """Return the identity of a region: its graph, the layout of its inputs, and the alignment of ``separate`` ones."""
     digest = hashlib.sha256(_describe_graph(graph_module).encode())
+    misalignments = (StoragePlace.of(value).bytes[0] % ALIGNMENT if is_plain(value) else 0 for value in separate)
     digest.update(repr(tuple(misalignments)).encode())
     storages: dict[int, int] = {}
     for value in inputs:
-        digest.update(_describe_input(value, storages).encode())
+        described: Any = value
+        if isinstance(value, torch.Tensor):
+            layout = (
+                tuple(value.size()),
+                tuple(value.stride()),
+                value.storage_offset(),
+                str(value.dtype),
+                str(value.device),
+            )
+            # Inputs that share memory are compiled differently from others.
+            storage = storages.setdefault(value.untyped_storage().data_ptr(), len(storages))
+            described = (layout, storage, isinstance(value, nn.Parameter))
+        digest.update(repr(described).encode())
     return digest.hexdigest()
-
-
-def _describe_input(value: Any, storages: dict[int, int]) -> str:
-    if not isinstance(value, torch.Tensor):
-        return repr(value)
-    storage = value.untyped_storage().data_ptr()
-    # Inputs that share memory are compiled differently from others.
-    layout = (
-        tuple(value.size()),
-        tuple(value.stride()),
-        value.storage_offset(),
-        str(value.dtype),
-        str(value.device),
-    )
-    return repr((layout, storages.setdefault(storage, len(storages)), isinstance(value, nn.Parameter)))
 
 
 def _describe_graph(graph_module: fx.GraphModule) -> str:
@@ -533,8 +523,9 @@ def _describe_callable(target: Callable[..., Any]) -> str:
         found: Any = sys.modules.get(target.__module__)
         for part in name.split("."):
             found = getattr(found, part, None)
-    elif isinstance(target, BuiltinFunctionType) and isinstance(owner, (type, ModuleType)):
-        found = getattr(owner, target.__name__, None)
+    elif isinstance(target, BuiltinFunctionType):
+        place = sys.modules.get(str(target.__module__)) if owner is None else owner  # torch.cat belongs to nothing
+        found = getattr(place, target.__name__, None) if isinstance(place, (type, ModuleType)) else None
     else:
         found = None
     module = getattr(target, "__module__", "")

@@ -12,7 +12,7 @@ from pathlib import Path
 from sktune.backends import backend_info
 from sktune.core.errors import BackendError, BadInputError
 from sktune.core.files import real_path
-from sktune.measure.placement import core_groups
+from sktune.measure.machine import core_groups
 from sktune.targets import TargetSpec
 from sktune.worker.jobs import RunnerSetup
 
