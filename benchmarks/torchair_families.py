@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.tiny_configs import families, tiny_config
-from sktune.backends.installed import package_version
+from sktune.backends.this_machine import package_version
 
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "benchmarks" / "data" / "torchair_families.jsonl"

@@ -17,7 +17,7 @@ import pytest
 from sktune.core.errors import BadInputError
 from sktune.core.language import LANGUAGES, Language
 from sktune.core.outcome import BASELINE_REPEAT, Reason
-from sktune.measure.winner import Verdict
+from sktune.measure.verdict import Verdict
 from sktune.profiling.analysis import analyse
 from sktune.profiling.readers.reading import read_profile
 from sktune.reports.drawing import Scale

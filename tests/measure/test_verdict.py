@@ -9,7 +9,7 @@ from scipy import stats
 
 from sktune.core.outcome import FARTHEST, Speedup
 from sktune.core.plan import Options, Plan, Scope
-from sktune.measure.winner import (
+from sktune.measure.verdict import (
     PROCESS_DEGREES,
     PROCESS_SD,
     FinalPlan,
