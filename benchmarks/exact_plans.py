@@ -5,7 +5,7 @@
     python -m benchmarks.exact_plans --table benchmarks/results/exact-plans-cpu-2-cores.md
 
 Plans are drawn of two populations that nothing was tuned on: ``random``, one plan of one program of
-``tests.backends.random_programs``, and ``models``, plans of the presets and of the example, as in
+``benchmarks.random_programs``, and ``models``, plans of the presets and of the example, as in
 ``benchmarks.reference_plans``, without the scopes that are not exact. Options have values that are. A plan that is
 exact and passes what a search asks of it (the quick check, the check of regions, and ``FIRST_STEPS`` decode steps) is
 compared on ``FURTHER_STEPS`` others: of random programs with state that is drawn anew and, in half of the contexts,
@@ -29,11 +29,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.random_programs import described, program_of
 from benchmarks.reference_bits import ROOT, made_with, prepare_environment, use_threads
 from benchmarks.reference_plans import EXACT_KIND, MODELS, Model, drawn, opened
 from sktune.backends.base import CompileError, Step
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.inductor.info import EXACT
+from sktune.core.codec import decoded, encoded
 from sktune.core.errors import NotDeterministicError, TargetError
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import SpaceSpec
@@ -45,7 +47,6 @@ from sktune.targets.tracing import trace_layout
 from sktune.worker.replays import Replay, run_once
 from sktune.worker.step_check import Digester, contexts, replay_of
 from sktune.worker.verifier import Verifier
-from tests.backends.random_programs import described, program_of
 
 FIRST_PROGRAMS = (6_000_000, 7_000_000, 8_000_000)
 """Seeds from which programs are drawn, by processes that run side by side."""
@@ -167,7 +168,7 @@ def random_rows(done: Sequence[Row], first: int) -> Iterator[Row]:
         rng = random.Random(seed)
         program = program_of(seed, rng.randint(2, 7))
         plan = drawn_plan(rng)
-        row: Row = {"population": "random", "name": str(seed), "plan": plan.to_dict()}
+        row: Row = {"population": "random", "name": str(seed), "plan": encoded(plan)}
         try:
             target = with_special_values(program)
             layout = trace_layout(target, SpaceSpec())
@@ -199,14 +200,14 @@ def model_rows(done: Sequence[Row], name: str) -> Iterator[Row]:
     """Yield a row for each further plan of a model: of a drawn plan, those scopes that are exact, if there are any."""
     model = opened(MODELS.get(name) or Model(name, name, 64))
     bench = Bench(model.target, model.backend)
-    known = {Plan.from_dict(row["plan"]) for row in done if row["name"] == name}
+    known = {decoded(Plan, row["plan"]) for row in done if row["name"] == name}
     for whole in itertools.islice(drawn(model.space, EXACT_KIND, f"exact plans of {name}"), MAX_DRAWS):
         doubts = model.backend.exactness(whole)
         exact = Plan(tuple(scope for scope in whole.scopes if not doubts[scope.label]))
         plan = exact if exact.scopes else whole
         if plan not in known:
             known.add(plan)
-            yield {"population": "models", "name": name, "plan": plan.to_dict()} | bench.row(plan)
+            yield {"population": "models", "name": name, "plan": encoded(plan)} | bench.row(plan)
 
 
 def bound(plans: int, steps: int) -> float:

@@ -24,6 +24,7 @@ from benchmarks.reference_bits import ROOT, made_with, prepare_environment, use_
 from benchmarks.reference_plans import EXACT_KIND, INEXACT, MODELS, Model, opened
 from benchmarks.reference_steps import Counts
 from sktune.backends.base import CompileError
+from sktune.core.codec import decoded
 from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.plan import Plan
 from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
@@ -111,7 +112,7 @@ def judged(model: Model, data: Mapping[str, Any], steps: int) -> list[Judged]:
     model_opened = opened(model)
     if entry["layout"] != model_opened.layout.digest:
         raise BadInputError(f"{model.name} has other units than in the data")
-    plans = {name: Plan.from_dict(row["plan"]) for name, row in entry["plans"].items() if row["plan"]["scopes"]}
+    plans = {name: decoded(Plan, row["plan"]) for name, row in entry["plans"].items() if row["plan"]["scopes"]}
     judge = PlanEvaluator(model_opened.target, model_opened.backend)
     replays = prepare(model_opened.target)
     recordings = record(judge.baseline, replays)

@@ -20,7 +20,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from sktune.core.codec import encoded
+from sktune.core.codec import decoded, encoded
 from sktune.core.fused_scopes import FusedScope
 from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.core.plan import Plan
@@ -246,9 +246,9 @@ class _Search:
         # The trial keeps a copy of its attributes, made before the sampler set any.
         attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
         is_probe = PROBE in attributes
-        plan = Plan.from_dict(attributes[PROBE]) if is_probe else self._space.plan(trial.params)
+        plan = decoded(Plan, attributes[PROBE]) if is_probe else self._space.plan(trial.params)
         origin = attributes.get(ORIGIN, "sampler")
-        trial.set_user_attr(PROPOSAL, {"plan": plan.to_dict(), "origin": origin, "attempts": 1})
+        trial.set_user_attr(PROPOSAL, {"plan": encoded(plan), "origin": origin, "attempts": 1})
         return _Asked(trial, plan, is_probe, REPEAT in attributes, self._sampler.spent_s)
 
     def tell(self, asked: _Asked) -> None:

@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))  # a script can only import modules beside it
 
 from benchmarks.landscapes.recorded import ENDING, FOLDER, FORMAT_VERSION, bound, plan_of, request_of, to_entry  # noqa: E402
 from sktune.backends.fingerprint import fingerprint  # noqa: E402
+from sktune.core.codec import encoded  # noqa: E402
 from sktune.core.errors import BadInputError, SktuneError  # noqa: E402
 from sktune.core.plan import Plan  # noqa: E402
 from sktune.core.space import SearchSpace  # noqa: E402
@@ -186,7 +187,7 @@ def write(target: Path, opened: Opened, made_with: Mapping[str, str], entries: l
         "recorded": f"{datetime.now(UTC):%Y-%m-%d}",
         "description": opened.description,
         "made_with": dict(made_with),
-        "layout": opened.layout.to_dict(),
+        "layout": encoded(opened.layout),
         "baseline_ms": baseline_ms(entries),
         "plans": plans,
     }

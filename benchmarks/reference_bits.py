@@ -49,7 +49,8 @@ from benchmarks.reference_plans import (
 )
 from benchmarks.reference_steps import Counts, compared, traced
 from sktune.backends.base import CompileError, Step
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
+from sktune.core.codec import decoded, encoded
 from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.plan import Plan
 
@@ -164,12 +165,12 @@ def _begun(model: Model, model_opened: Opened, numbers: dict[str, int]) -> tuple
         try:
             result = model_opened.backend.compile(plan)
         except CompileError as failure:
-            entry["failed"].append({"kind": kind, "plan": plan.to_dict(), "reason": str(failure)})
+            entry["failed"].append({"kind": kind, "plan": encoded(plan), "reason": str(failure)})
             return False
         print(f"{model.name}: {name} compiled in {time.monotonic() - began_s:.0f} s", flush=True)
         compiled[name] = result.step
         entry["plans"][name] = {
-            "kind": kind, "plan": plan.to_dict(), "code": result.code_digest, "counts": asdict(Counts()), "first": None,
+            "kind": kind, "plan": encoded(plan), "code": result.code_digest, "counts": asdict(Counts()), "first": None,
         }  # fmt: skip
         return True
 
@@ -195,7 +196,7 @@ def _compiled_again(model: Model, model_opened: Opened, entry: Entry) -> dict[st
         raise BadInputError(f"{model.name} has other units than in the file; write to another one")
     compiled: dict[str, Step] = {}
     for name, row in entry["plans"].items():
-        result = model_opened.backend.compile(Plan.from_dict(row["plan"]))
+        result = model_opened.backend.compile(decoded(Plan, row["plan"]))
         if result.code_digest != row["code"]:
             raise BadInputError(
                 f"{name} of {model.name} compiled to other code; use the same --cache, or another --out"

@@ -21,7 +21,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 import sktune
-from sktune.backends.installed import device_name
+from sktune.backends.this_machine import device_name
+from sktune.core.codec import decoded, encoded
 from sktune.core.plan import Plan
 from sktune.tuning.request import Request
 
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, metavar=("PLAN", "OUT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        run_once(arguments.model, Plan.from_dict(json.loads(arguments.child[0])), Path(arguments.child[1]))
+        run_once(arguments.model, decoded(Plan, json.loads(arguments.child[0])), Path(arguments.child[1]))
         return
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
@@ -65,7 +66,7 @@ def hand_trial(model: str, plan: Plan, folder: Path) -> float:
             "--model",
             model,
             "--child",
-            json.dumps(each.to_dict()),
+            json.dumps(encoded(each)),
             str(out),
         ]
         environment = {

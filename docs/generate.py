@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import PlainSerializer
 from pydantic.fields import FieldInfo
@@ -115,12 +115,12 @@ def event_schema(kind: type[Event]) -> Schema:
 def value_schema(kind: Any) -> Schema:
     """Return the schema of an object that is a value in events."""
     hints = get_type_hints(kind, include_extras=True)
-    if hasattr(kind, "__required_keys__"):
-        properties = {name: schema_of(hint) for name, hint in hints.items()}
-        return _object(kind, properties, [name for name in properties if name in kind.__required_keys__])
     settings = {name: _settings(hint) for name, hint in hints.items()}
     names = {name: settings[name].get("alias", name) for name in hints if not settings[name].get("exclude")}
-    properties = {key: schema_of(hints[name]) for name, key in names.items()}
+    properties = {
+        key: schema_of(_without(hints[name], NoneType) if "exclude_if" in settings[name] else hints[name])
+        for name, key in names.items()
+    }
     return _object(kind, properties, [key for name, key in names.items() if "exclude_if" not in settings[name]])
 
 
@@ -149,8 +149,6 @@ def schema_of(hint: Any) -> Schema:
     origin, args = get_origin(hint), get_args(hint)
     if hint in JSON_TYPES:
         return {"type": JSON_TYPES[hint]}
-    if origin is NotRequired:
-        return schema_of(args[0])
     if origin is Annotated:
         for each in hint.__metadata__:
             if isinstance(each, PlainSerializer):
@@ -182,6 +180,8 @@ def _any_of(schemas: list[Schema]) -> Schema:
 
 
 def _without(hint: Any, left_out: type) -> Any:
+    if get_origin(hint) is Annotated:
+        return Annotated[_without(get_args(hint)[0], left_out), *hint.__metadata__]
     if get_origin(hint) not in (Union, UnionType):
         return hint
     return Union[tuple(arg for arg in get_args(hint) if arg is not left_out)]  # noqa: UP007 - of any number of types
@@ -194,11 +194,7 @@ def values_of(kinds: Iterable[type]) -> dict[str, type]:
     while left:
         hint = left.pop(0)
         left += get_args(hint)
-        if (
-            isinstance(hint, type)
-            and (is_dataclass(hint) or hasattr(hint, "__required_keys__"))
-            and name_of(hint) not in objects
-        ):
+        if isinstance(hint, type) and is_dataclass(hint) and name_of(hint) not in objects:
             objects[name_of(hint)] = hint
             left += get_type_hints(hint, include_extras=True).values()
     return dict(sorted(objects.items()))

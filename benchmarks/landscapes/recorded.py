@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.landscape import FAILURES, Truth
 from benchmarks.landscapes.failing import Fails
+from sktune.core.codec import decoded
 from sktune.core.errors import BadInputError
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason, ScopeTime
@@ -167,7 +168,7 @@ def recorded(name: str) -> RecordedLandscape:
     """Return the landscape ``name``, one of ``names()``."""
     with gzip.open(FOLDER / f"{name}{ENDING}", "rt", encoding="utf-8") as file:
         record = json.load(file)
-    return RecordedLandscape(name, bound(name, Layout.from_dict(record["layout"])), record)
+    return RecordedLandscape(name, bound(name, decoded(Layout, record["layout"])), record)
 
 
 def _source(name: str, seed: int) -> RecordedLandscape:  # noqa: ARG001 - nothing in it is random

@@ -23,14 +23,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 from pydantic import Field, ValidationError
 
-from sktune.core.documents import Document
+from sktune.core.codec import decoded, encoded
 from sktune.core.errors import BadInputError
 from sktune.core.events.commands import CommandFailed, CommandStopped
 from sktune.core.events.lines import parse_event
@@ -67,17 +67,6 @@ class JobState(StrEnum):
 _CLOSING = {CommandFailed.event: JobState.FAILED, CommandStopped.event: JobState.STOPPED}
 
 
-class _JobFile(Document):
-    """The content of ``job.json``; see ``BackgroundJob``."""
-
-    name: str
-    words: tuple[str, ...]
-    ends_with: str
-    is_timed: bool
-    host: str
-    begins_at: Annotated[int, Field(ge=0)]
-
-
 @dataclass(frozen=True)
 class BackgroundJob:
     """A job, as described in its folder.
@@ -97,8 +86,8 @@ class BackgroundJob:
     ends_with: str
     is_timed: bool
     host: str
-    begins_at: int
-    folder: Path
+    begins_at: Annotated[int, Field(ge=0)]
+    folder: Annotated[Path, Field(exclude=True)]
 
     @property
     def log(self) -> Path:
@@ -196,7 +185,9 @@ def all_jobs(runs: Path) -> Iterator[BackgroundJob]:
     for path in sorted((runs / FOLDER).glob("*/job.json")):
         try:
             data = load_json(read_text(path, BadInputError, DAMAGED), str(path), BadInputError, DAMAGED)
-            yield BackgroundJob(**_JobFile.model_validate(data).model_dump(), folder=path.parent)
+            if not isinstance(data, dict):
+                raise BadInputError(f"{path} does not describe a job; {DAMAGED}")
+            yield decoded(BackgroundJob, data | {"folder": path.parent})
         except ValidationError:
             logger.warning("%s does not describe a job; %s", path, DAMAGED)
         except BadInputError as failure:
@@ -226,10 +217,8 @@ def _held(path: Path, name: str) -> TextIO:
 
 
 def _store(job: BackgroundJob) -> None:
-    values = asdict(job)
-    del values["folder"]
     new = job.folder / "job.json.new"
-    new.write_text(json.dumps(values), encoding="utf-8")
+    new.write_text(json.dumps(encoded(job)), encoding="utf-8")
     new.replace(job.folder / "job.json")  # others may be reading it
 
 

@@ -38,11 +38,13 @@ from sktune.agents.jobs import COMMAND, BackgroundJob, JobState
 from sktune.agents.permissions import Permissions
 from sktune.analysis.model_folder import model_or_recipe
 from sktune.backends import backend_info
-from sktune.backends.installed import package_version
+from sktune.backends.this_machine import package_version
+from sktune.core.codec import encoded
 from sktune.core.errors import BadInputError, SktuneError, StorageError, StudyError, nearest
 from sktune.core.events.analysis import AnalysisFinished
 from sktune.core.events.lines import parse_event
 from sktune.core.events.search import StudyFinished
+from sktune.core.events.studies import Incumbent
 from sktune.core.files import real_path
 from sktune.core.search_options import MODELS, OPTIONS, Opt, Taking, fields_of, taking
 from sktune.study.claims import is_held
@@ -334,9 +336,9 @@ class Tools:
             except (StudyError, StorageError) as failure:
                 # A search that has just started may still be creating it.
                 return state if job and job.is_alive else state | {"message": str(failure)}
-            state |= {"result": result.summary(), "incumbent": result.incumbent()}
+            state |= {"result": result.summary(), "incumbent": encoded(result.incumbent(), Incumbent | None)}
             if with_workers and (workers := result.workers).all:
-                state |= {"workers": workers.to_list()}
+                state |= {"workers": [encoded(worker) for worker in workers.all]}
                 state |= {"trials_running": workers.running, "trials_queued": workers.queued}
         return state
 

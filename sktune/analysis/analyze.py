@@ -13,7 +13,7 @@ from typing import Any
 from sktune.analysis import report
 from sktune.analysis.decision import BEST, FIRST, GOALS, Findings, ScopeOption, walk_tree
 from sktune.analysis.guide_options import OptionResult, OptionStatus, option_results
-from sktune.analysis.model import SENTENCES, Analysis, Command, walk_lines, walk_summary
+from sktune.analysis.model import SENTENCES, Analysis, Command, decision_steps, walk_lines
 from sktune.analysis.model_folder import ModelFolder, model_or_recipe, place_of, planned_change
 from sktune.analysis.recommendation import Recommendation, recommend, risks
 from sktune.backends.availability import BackendChoice, best_backend
@@ -23,7 +23,7 @@ from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import SearchStarted, TargetReady
 from sktune.core.files import real_path, write_text
 from sktune.core.language import LANGUAGES, Language, Sentences
-from sktune.measure.winner import FinalPlan, Verdict
+from sktune.measure.verdict import FinalPlan, Verdict
 from sktune.profiling import hints
 from sktune.reports.plan_output import plan_yaml
 from sktune.source.yaml_flag import CAPTURED_MODE, MODE
@@ -155,9 +155,16 @@ class _Guide:
         if isinstance(event, TargetReady):
             findings = self.findings(_study_of(self._study, self._folder).facts)
             walk = walk_tree(findings)
-            lines = walk_lines(self._text, findings, walk)
-            summary = walk_summary(self._text, findings, walk)
-            self._listener(GuideWalked(**summary, lines=lines))
+            self._listener(
+                GuideWalked(
+                    model_type=findings.model_type,
+                    kinds=findings.kinds,
+                    shares=findings.shares,
+                    decision=decision_steps(self._text, findings, walk),
+                    guide_choice=walk.choice,
+                    lines=walk_lines(self._text, findings, walk),
+                )
+            )
 
     def findings(self, facts: StudyFacts, options: Sequence[OptionResult] = ()) -> Findings:
         """Return the facts that answer the tree's questions: the study's layout, and the results of ``options``."""

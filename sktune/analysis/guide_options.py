@@ -6,13 +6,14 @@ from enum import StrEnum
 from typing import Any
 
 from sktune.analysis.decision import ScopeOption
+from sktune.core.events.analysis import Figures, OptionResultShown
 from sktune.core.outcome import Outcome, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, guide_points, is_attention
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.noise_floor import Threshold
 from sktune.study.records import TrialRecord, incumbent_first
-from sktune.study.result import SearchResult, ci95_list
+from sktune.study.result import SearchResult
 
 NAMES: Mapping[ScopeOption, str] = {
     ScopeOption.ATTENTION: "attention only",
@@ -76,27 +77,28 @@ class OptionResult:
         """Whether it passed, and beats the baseline by more than the noise."""
         return self.status is OptionStatus.PASSED and self.comparison == Comparison.FASTER
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {
-            "option": self.option,
-            "exists": self.exists,
-            "status": self.status,
-            "detail": self.detail,
-            "trial": self.trial,
-            "scopes": len(self.plan.scopes) if self.plan else None,
+    def shown(self, name: str) -> OptionResultShown:
+        """Return what is told of it; ``name`` is that of the option for people."""
+        return OptionResultShown(
             **figures(self.speedup),
-            "final": figures(self.final) if self.final else None,
-        }
+            option=self.option,
+            name=name,
+            exists=self.exists,
+            status=self.status,
+            detail=self.detail,
+            trial=self.trial,
+            scopes=len(self.plan.scopes) if self.plan else None,
+            final=Figures(**figures(self.final)) if self.final else None,
+        )
 
 
 def figures(speedup: Speedup | None) -> dict[str, Any]:
-    """Return a speedup's figures as plain values, all None without one."""
+    """Return the fields of ``Figures`` for a speedup, all None without one."""
     return {
         "baseline_ms": speedup.baseline_ms if speedup else None,
         "latency_ms": speedup.latency_ms if speedup else None,
         "speedup": speedup.ratio if speedup else None,
-        "ci95": ci95_list(speedup),
+        "ci95": speedup.ci95 if speedup else None,
         "improvement_percent": improvement_percent(speedup) if speedup else None,
     }
 

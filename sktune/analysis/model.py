@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from sktune.analysis.decision import Findings, ScopeOption, TreeStep, TreeWalk
-from sktune.analysis.guide_options import OptionResult, option_of
+from sktune.analysis.guide_options import OptionResult, figures, option_of
 from sktune.analysis.model_folder import ModelFolder, PlannedChange
 from sktune.analysis.recommendation import Recommendation
-from sktune.core.events.analysis import Risk
+from sktune.core.events.analysis import AnalysisFinished, DecisionStep, RecommendationShown, Risk
+from sktune.core.events.values import ProfileFigures
 from sktune.core.language import Sentences, Texts
 from sktune.core.outcome import Speedup
 from sktune.study.result import SearchResult
@@ -55,7 +55,7 @@ class Analysis:
     result: SearchResult
     findings: Findings
     walk: TreeWalk
-    profile: Mapping[str, Any] | None
+    profile: ProfileFigures | None
     options: tuple[OptionResult, ...]
     recommendation: Recommendation
     plan: Path | None
@@ -105,46 +105,46 @@ class Analysis:
         low, high = speedup.ci95
         return self.text("interval", low=f"{low:.3f}", high=f"{high:.3f}")
 
-    def summary(self) -> dict[str, Any]:
-        """Return the closing event's values."""
-        return {
-            "study": self.result.study,
-            "goal": self.findings.goal,
-            "language": self.text.language,
-            "simulated": self.result.is_simulated,
-            "stand_in": self.is_stand_in,
-            **walk_summary(self.text, self.findings, self.walk),
-            "profile": dict(self.profile) if self.profile else None,
-            "options": [{**row.to_dict(), "name": option_text(self.text, row.option)} for row in self.options],
-            "recommendation": {
-                **self.recommendation.to_dict(self.result.is_verified),
-                "name": option_text(self.text, self.recommendation.option),
-                "reason": self.reason_text,
-                "plan": str(self.plan) if self.plan else None,
-            },
-            "risks": self.risks,
-            "next": [command.line for command in self.commands],
-            "files": [str(path) for path in self.files],
-        }
+    @property
+    def event(self) -> AnalysisFinished:
+        """The closing event."""
+        advice = self.recommendation
+        return AnalysisFinished(
+            study=self.result.study,
+            goal=self.findings.goal,
+            language=self.text.language,
+            simulated=self.result.is_simulated,
+            stand_in=self.is_stand_in,
+            model_type=self.findings.model_type,
+            kinds=self.findings.kinds,
+            shares=self.findings.shares,
+            decision=decision_steps(self.text, self.findings, self.walk),
+            guide_choice=self.walk.choice,
+            profile=self.profile,
+            options=[row.shown(option_text(self.text, row.option)) for row in self.options],
+            recommendation=RecommendationShown(
+                **figures(advice.speedup),
+                option=advice.option,
+                name=option_text(self.text, advice.option),
+                reason=self.reason_text,
+                plan=str(self.plan) if self.plan else None,
+                trial=advice.trial,
+                scopes=len(advice.plan.scopes),
+                bit_identical=True if self.result.is_verified and advice.trial is not None else None,
+                verification=advice.verification.summary if advice.verification else None,
+                compared=advice.compared,
+            ),
+            risks=self.risks,
+            next=[command.line for command in self.commands],
+            files=[str(path) for path in self.files],
+        )
 
 
-def walk_summary(text: Sentences, findings: Findings, walk: TreeWalk) -> dict[str, Any]:
-    """Return a path through the tree as plain values, with a sentence for each step."""
-    return {
-        "model_type": findings.model_type,
-        "kinds": findings.kinds,
-        "shares": findings.shares,
-        "decision": [
-            {
-                "question": step.question,
-                "answer": step.answer,
-                "leads_to": step.leads_to,
-                "text": step_text(text, findings, step),
-            }
-            for step in walk.steps
-        ],
-        "guide_choice": walk.choice,
-    }
+def decision_steps(text: Sentences, findings: Findings, walk: TreeWalk) -> list[DecisionStep]:
+    """Return a path through the tree, with a sentence for each step."""
+    return [
+        DecisionStep(step.question, step.answer, step.leads_to, step_text(text, findings, step)) for step in walk.steps
+    ]
 
 
 def walk_lines(text: Sentences, findings: Findings, walk: TreeWalk) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sktune.analysis.decision import FIRST, ScopeOption, TreeWalk
-from sktune.analysis.guide_options import OptionResult, OptionStatus, figures, improvement_percent, option_of
+from sktune.analysis.guide_options import OptionResult, OptionStatus, improvement_percent, option_of
 from sktune.analysis.model_folder import ModelFolder
 from sktune.core.events.analysis import Risk
 from sktune.core.language import Sentences
@@ -42,18 +42,6 @@ class Recommendation:
     speedup: Speedup | None = None
     compared: bool = False
     verification: Verification | None = None
-
-    def to_dict(self, is_verified: bool) -> dict[str, Any]:
-        """Return plain values, ready for JSON; ``is_verified`` says whether bits were compared."""
-        return {
-            "option": self.option,
-            "trial": self.trial,
-            "scopes": len(self.plan.scopes),
-            **figures(self.speedup),
-            "bit_identical": True if is_verified and self.trial is not None else None,
-            "verification": self.verification.summary() if self.verification else None,
-            "compared": self.compared,
-        }
 
 
 def recommend(result: SearchResult, options: Sequence[OptionResult], walk: TreeWalk, goal: str) -> Recommendation:

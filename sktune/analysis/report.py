@@ -118,8 +118,8 @@ def profile_lines(analysis: Analysis) -> list[str]:
     """Return a line on the profile; none without one."""
     if not (profile := analysis.profile):
         return []
-    values = {"step_ms": f"{profile['step_ms']:.3f}", "gap_share": f"{profile['gap_share']:.1%}"}
-    return [analysis.text("profile", bottleneck=profile["bottleneck"], **values)]
+    values = {"step_ms": f"{profile.step_ms:.3f}", "gap_share": f"{profile.gap_share:.1%}"}
+    return [analysis.text("profile", bottleneck=profile.bottleneck, **values)]
 
 
 def _performance(analysis: Analysis, performance: dict[str, float | None]) -> str:

@@ -12,8 +12,10 @@ from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.findings import findings_table
 from sktune.cli.views.inspection import inspection_view
+from sktune.core.codec import fields_of_value
 from sktune.core.errors import BadInputError, ExitCode
-from sktune.core.events.commands import CalibrateFinished, DoctorFinished, Inspected, ProfileFinished, State
+from sktune.core.events.base import ABSENT
+from sktune.core.events.commands import CalibrateFinished, DoctorFinished, ProfileFinished, State
 from sktune.core.events.lines import print_event
 from sktune.core.events.scopes import FusionFinished
 from sktune.core.search_options import MODELS, Group, fields_of
@@ -40,7 +42,7 @@ def inspect(
     view = inspection_view(inspection.description, inspection.space, inspection.is_simulated)
     Terminal(stderr=json).print(view)
     if json:
-        print_event(Inspected(**inspection.summary()))
+        print_event(inspection.event)
 
 
 @app.command()
@@ -65,8 +67,9 @@ def profile(
     profiled = report_profile(file, candidate, html, runs)
     Terminal(stderr=json).print(profile_view(profiled.profile, profiled.comparison, profiled.picture))
     if json:
-        compared: dict[str, Any] = {"comparison": profiled.comparison.summary()} if profiled.comparison else {}
-        print_event(ProfileFinished(**profiled.profile.summary(), warnings=profiled.warnings, **compared))
+        compared = profiled.comparison.shown if profiled.comparison else ABSENT
+        figures = fields_of_value(profiled.profile.figures)
+        print_event(ProfileFinished(**figures, warnings=profiled.warnings, comparison=compared))
 
 
 @app.command()

@@ -12,9 +12,8 @@ from sktune.cli import options as arg
 from sktune.cli.app import app, recipes
 from sktune.cli.terminal import Terminal, encodable
 from sktune.core.errors import BadInputError
-from sktune.core.events.commands import PlanApplied, PlanUndone, Rechecked, RecipeWritten
+from sktune.core.events.commands import PlanApplied, PlanUndone, RecipeWritten
 from sktune.core.events.lines import print_event
-from sktune.core.events.scopes import PlanChecked
 from sktune.core.files import create_text
 from sktune.core.search_options import fields_of
 from sktune.tuning.request import Request
@@ -97,7 +96,7 @@ def check(
     for line in lines(checked):
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        print_event(PlanChecked(plan=str(plan), **checked.summary()))
+        print_event(checked.event(plan))
     raise typer.Exit(checked.exit_code)
 
 
@@ -122,7 +121,7 @@ def recheck(
         checked = run_recheck(RecheckRequest(plan, model, **fields_of(given)), status.update)
     people.print(recheck_table(checked))
     if json:
-        print_event(Rechecked(plan=str(plan), **checked.summary()))
+        print_event(checked.event(plan))
     raise typer.Exit(checked.verdict.exit_code)
 
 

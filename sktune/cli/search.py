@@ -15,9 +15,7 @@ from sktune.cli.views.live import following
 from sktune.cli.views.progress import PlainView
 from sktune.cli.views.search import result_table
 from sktune.core.errors import BackendError, BadInputError, ExitCode
-from sktune.core.events.analysis import AnalysisFinished
 from sktune.core.events.base import Event
-from sktune.core.events.commands import Rehearsed
 from sktune.core.events.lines import print_event
 from sktune.core.events.search import ModelsFinished, StudyFinished
 from sktune.core.events.studies import PageServed
@@ -85,7 +83,7 @@ def search(
 
         raise BackendError(f"{verdict_line(result)}; see {result.folder / 'report.html'} and logs/")
     if json:
-        print_event(StudyFinished(**result.summary()))
+        print_event(result.told_as(StudyFinished))
 
 
 def _rehearse(request: Request, *, json: bool) -> None:
@@ -96,7 +94,7 @@ def _rehearse(request: Request, *, json: bool) -> None:
     rehearsal = rehearse(request)
     Terminal(stderr=json).print(rehearsal_view(rehearsal))
     if json:
-        print_event(Rehearsed(**rehearsal.summary()))
+        print_event(rehearsal.event)
     if not rehearsal.can_start:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -188,4 +186,4 @@ def analyze(
         analysis = analyze(request, listen, began_s)
     people.print(analysis_view(analysis))
     if json:
-        print_event(AnalysisFinished(**analysis.summary()))
+        print_event(analysis.event)

@@ -19,7 +19,6 @@ from sktune.core.files import real_path
 from sktune.reports import outputs
 from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
-from sktune.study.storage import undamaged
 from sktune.study.stored_space import space_of
 from sktune.study.study import TuningStudy, sqlite_url
 
@@ -54,9 +53,9 @@ def show(
             "incumbent": result.incumbent(),
             "blamed": result.blamed(),
             "final": result.final_rows(),
-            "workers": result.workers.to_list() or None,
+            "workers": result.workers.all or None,
         }
-        print_event(StudyShown(**result.summary(), **details, **learned))
+        print_event(result.told_as(StudyShown, **details, **learned))
 
 
 @app.command()
@@ -70,8 +69,8 @@ def studies(runs: arg.Runs = Path("runs"), storage: arg.Storage = None, json: ar
         try:
             rows.append(_row(shelf.result(name)))
         except SktuneError as failure:
-            rows.append({"study": name, "trials": 0, "speedup": None, "verdict": str(failure), "changed": None})
-    rows.sort(key=lambda row: row["changed"] or "", reverse=True)
+            rows.append(StudyRow(name, trials=0, speedup=None, verdict=str(failure), changed=None))
+    rows.sort(key=lambda row: row.changed or "", reverse=True)
     console = Terminal(stderr=json)
     if rows:
         console.print(studies_table(rows))
@@ -84,13 +83,13 @@ def studies(runs: arg.Runs = Path("runs"), storage: arg.Storage = None, json: ar
 def _row(result: SearchResult) -> StudyRow:
     incumbent = result.incumbent()
     ended = [record.ended for record in result.trials if record.ended]
-    return {
-        "study": result.study,
-        "trials": len(result.trials),
-        "speedup": result.speedup or (incumbent["speedup"] if incumbent else None),
-        "verdict": verdict_line(result),
-        "changed": f"{max(ended):%Y-%m-%d %H:%M:%S}" if ended else None,
-    }
+    return StudyRow(
+        study=result.study,
+        trials=len(result.trials),
+        speedup=result.speedup or (incumbent.speedup if incumbent else None),
+        verdict=verdict_line(result),
+        changed=f"{max(ended):%Y-%m-%d %H:%M:%S}" if ended else None,
+    )
 
 
 def _explained(result: SearchResult, console: Terminal) -> dict[str, Any]:
@@ -101,7 +100,7 @@ def _explained(result: SearchResult, console: Terminal) -> dict[str, Any]:
     from sktune.samplers.partition import PartitionSampler
 
     space = space_of(result.facts, result.history)
-    with one_blas_thread(), undamaged(result.study):
+    with one_blas_thread():
         outlook = PartitionSampler(space).outlook(result.history) if space else None
         why = learned_from(result, outlook)
     if why is None:

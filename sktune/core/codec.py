@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 LEFT_OUT_IF_EMPTY = Field(exclude_if=lambda value: not value)
 """Annotation of a field that has no key while it is empty."""
+LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
+"""Annotation of a field that has no key while it is None."""
 
 
 def _new_adapter(kind: Any) -> TypeAdapter[Any]:
@@ -37,6 +39,11 @@ def decoded(kind: type[T], values: Any) -> T:
     """
     read: T = _adapter(kind).validate_python(values)
     return read
+
+
+def fields_of_value(value: Any) -> dict[str, Any]:
+    """Return the values of a dataclass's fields by name, as they are: for another class that has them, too."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 class AsList:

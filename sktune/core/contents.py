@@ -8,7 +8,9 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from sktune.core.codec import decoded
 from sktune.core.files import open_regular
 
 WHOLE_BYTES = 4 << 20
@@ -71,10 +73,10 @@ def files_below(path: Path) -> list[Path]:
 def _tensor_middles(header: bytes) -> list[int]:
     """Return the offset of a block in the middle of each tensor; empty if ``header`` is not a safetensors header."""
     try:
-        entries = json.loads(header)
-        spans = [entry["data_offsets"] for name, entry in entries.items() if name != "__metadata__"]
-        middles = {max(begin, (begin + end - BLOCK_BYTES) // 2) for begin, end in spans}
-    except (ValueError, TypeError, KeyError, AttributeError):
+        entries = decoded(dict[str, dict[str, Any]], json.loads(header))
+        spans = [entry.get("data_offsets") for name, entry in entries.items() if name != "__metadata__"]
+        middles = {max(begin, (begin + end - BLOCK_BYTES) // 2) for begin, end in decoded(list[tuple[int, int]], spans)}
+    except ValueError:
         return []
     return sorted(8 + len(header) + middle for middle in middles)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from sktune.core.codec import LEFT_OUT_IF_EMPTY, AsList, decoded, encoded
+from sktune.core.codec import LEFT_OUT_IF_EMPTY, AsList, decoded
 from sktune.core.errors import PlanError, nearest
 from sktune.core.plan import Plan
 
@@ -194,16 +194,6 @@ class Layout:
                 )
             end = last
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        values: dict[str, Any] = encoded(self)
-        return values
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Layout":
-        """Inverse of ``to_dict``."""
-        return decoded(cls, values)
-
     @model_serializer(mode="wrap")
     def _stored(self, encode: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Return plain values; equal lists of kernels, as of alike layers, are stored once."""
@@ -225,7 +215,8 @@ class Layout:
         """Give the units their kernels."""
         if not isinstance(values, dict) or "kernels" not in values:
             return values
-        lists = decoded(list[tuple[StoredKernel, ...]], values["kernels"])
-        units = [unit | {name: lists[unit[name]] for name in ("kernels", "between") if name in unit}
-                 for unit in values["units"]]  # fmt: skip
+        lists = dict(enumerate(decoded(list[tuple[StoredKernel, ...]], values["kernels"])))
+        # A place that is damaged stays as it is: it is no list of kernels.
+        units = [unit | {name: lists.get(place, place) for name in ("kernels", "between") if (place := unit.get(name))
+                         is not None} for unit in decoded(list[dict[str, Any]], values.get("units"))]  # fmt: skip
         return values | {"units": units}

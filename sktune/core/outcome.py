@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
 
+from pydantic import Field
+
 from sktune.core.codec import AsList
 from sktune.core.fused_scopes import FusedScope
 from sktune.core.plan import Option
@@ -48,6 +50,10 @@ def excludes_any(ratio: float, ci95: Sequence[float]) -> bool:
     return math.log(ci95[1] / ratio) <= 0.99 * FARTHEST
 
 
+Measured = Annotated[float, Field(gt=0)]
+"""A time or a ratio of times; a stored one that is not above zero is damaged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Speedup:
     """Baseline latency over candidate latency, from interleaved runs of both.
@@ -60,10 +66,10 @@ class Speedup:
         rounds: number of runs of each.
     """
 
-    baseline_ms: float
-    latency_ms: float
-    ratio: float
-    ci95: tuple[float, float] | None
+    baseline_ms: Measured
+    latency_ms: Measured
+    ratio: Measured
+    ci95: tuple[Measured, Measured] | None
     rounds: int
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidatorFunctionWrapHandler, model_validator
 
 from sktune.core.codec import LEFT_OUT_IF_EMPTY, encoded
 from sktune.program.sktune_program.plan import MAX_LABEL_LENGTH as MAX_LABEL_LENGTH
@@ -120,20 +120,18 @@ class Plan:
     def digest(self) -> str:
         """64 hexadecimal digits; equal for equal plans, in every process."""
         unnamed = replace(self, scopes=tuple(replace(scope, name="") for scope in self.scopes))
-        text = json.dumps(unnamed.to_dict(), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(encoded(unnamed), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for YAML and JSON."""
-        values: dict[str, Any] = encoded(self)
-        return values
-
+    @model_validator(mode="wrap")
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
-        """Inverse of ``to_dict``.
+    def _read(cls, data: Any, _: ValidatorFunctionWrapHandler) -> "Plan":
+        """Return the plan that plain values are.
 
         Raises:
             PlanError: a key is missing, unknown, or of the wrong type.
         """
+        if isinstance(data, Plan):
+            return data
         scopes = (Scope(first, last, tuple(options.items()), name) for first, last, name, options in scopes_of(data))
         return cls(tuple(scopes), tuple(options_of(data.get("options") or {}, "a plan").items()))

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field
 
-from sktune.core.codec import encoded
+from sktune.core.codec import decoded, encoded
 from sktune.core.delivery import Delivery
 from sktune.core.documents import Document, read_document
 from sktune.core.errors import PlanError, SpaceError
@@ -104,7 +104,7 @@ class PlanFile(Document):
     def to_plan(self) -> Plan:
         """Return the plan itself."""
         scopes = [{"first": s.first, "last": s.last, "options": s.options, "label": s.label} for s in self.plan.scopes]
-        return Plan.from_dict({"scopes": scopes, "options": self.plan.options})
+        return decoded(Plan, {"scopes": scopes, "options": self.plan.options})
 
 
 def read_plan_file(path: Path | str) -> PlanFile:

@@ -7,7 +7,7 @@ three: Hanley and Lippman-Hand 1983, JAMA 249:1743).
 
 from dataclasses import dataclass
 from math import expm1, floor, log1p, log10
-from typing import Any
+from typing import Annotated
 
 CONFIDENCE = 0.95
 DEFAULT_VERIFY_STEPS = 2048
@@ -40,6 +40,31 @@ class RegionCheck:
     elements: int = 0
     is_exact: bool = False
     difference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationSummary:
+    """How much of a plan was compared with the baseline, and the bound that follows.
+
+    Attributes:
+        steps: number of decode steps whose outputs and state were compared.
+        contexts: number of different prefills that these steps started from.
+        elements: number of elements of outputs and state, over all steps.
+        confidence: of ``differing_share_below``, from 0 to 1.
+        differing_share_below: upper bound of the share of steps that differ.
+        regions: number of distinct regions, each compared with its own kernels.
+        exact_regions: how many of these are exact by construction.
+        text: a summary in one line.
+    """
+
+    steps: Annotated[int, ("minimum", 0)]
+    contexts: Annotated[int, ("minimum", 0)]
+    elements: Annotated[int, ("minimum", 0)]
+    confidence: float
+    differing_share_below: float
+    regions: Annotated[int, ("minimum", 0)]
+    exact_regions: Annotated[int, ("minimum", 0)]
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +138,14 @@ class Verification:
         which = f"its {regions}" if not exact else f"{len(self.regions) - exact} of its {regions}"
         return f"{which} tested against its own kernels, on at least {tested:,} elements each"
 
-    def summary(self) -> dict[str, Any]:
-        """Return the keys of ``VerificationSummary``, as plain values."""
-        return {
-            "steps": self.steps,
-            "contexts": self.contexts,
-            "elements": self.elements,
-            "confidence": CONFIDENCE,
-            "differing_share_below": self.differing_share,
-            "regions": len(self.regions),
-            "exact_regions": sum(region.is_exact for region in self.regions),
-            "text": "; ".join(filter(None, (str(self), self.of_regions))),
-        }
+    @property
+    def summary(self) -> VerificationSummary:
+        """The figures of it that are shown."""
+        text = "; ".join(filter(None, (str(self), self.of_regions)))
+        exact = sum(region.is_exact for region in self.regions)
+        return VerificationSummary(
+            self.steps, self.contexts, self.elements, CONFIDENCE, self.differing_share, len(self.regions), exact, text
+        )
 
     def __str__(self) -> str:
         if self.difference or self.differing_regions:

@@ -274,7 +274,7 @@ class Learned:
 
     def _plan_of(self, trial: FrozenTrial) -> Plan:
         if probe := trial.user_attrs.get(PROBE):
-            return Plan.from_dict(probe)
+            return decoded(Plan, probe)
         return self.space.plan(trial.params)
 
     def _learn(self, trial: FrozenTrial) -> None:

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
 
 from sktune.core.errors import ProfileError
+from sktune.core.events.values import KernelShare, ProfileFigures
 from sktune.profiling.kernel_roles import Role, UnitKey, role_of
 from sktune.profiling.kernel_table import NO_STEP, NO_STREAM, RATIOS, KernelTable, LeftOut, busy_us
 from sktune.profiling.structure import NO_LAYER, STEP_MARKERS, add_structure
@@ -66,16 +67,6 @@ class StepFigures:
     gap_ms: float
     kernels: int
     superkernels: int
-
-
-@dataclass(frozen=True, slots=True)
-class TypeFigures:
-    """An operator type over all steps; ``share`` is relative to the sum of all kernels' durations."""
-
-    type: str
-    count: int
-    total_ms: float
-    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +138,7 @@ class Profile:
     median: StepFigures
     layer_kinds: tuple[str, ...]
     bottleneck: Bottleneck | None
-    top: tuple[TypeFigures, ...]
+    top: tuple[KernelShare, ...]
     units: tuple[UnitFigures, ...]
     shown_step: int
     launch_us: float
@@ -177,22 +168,14 @@ class Profile:
             raise ProfileError(f"{path} says nothing for sure: {'; '.join(self.withheld)}; give another profile")
         return self
 
-    def summary(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON: the event ``profile_finished`` without its name."""
-        times = {name: round(getattr(self.median, name), 6) for name in _TIMES[:3]}
-        return {
-            "steps": len(self.steps),
-            "layers": len(self.layer_kinds),
-            **times,
-            "gap_ms": round(self.median.gap_ms, 6),
-            "gap_share": round(self.gap_share, 6),
-            "bottleneck": str(self.bottleneck.bound) if self.bottleneck else None,
-            "superkernels": self.median.superkernels,
-            "top": [
-                {"type": row.type, "count": row.count, "total_ms": round(row.total_ms, 6), "share": round(row.share, 6)}
-                for row in self.top
-            ],
-        }
+    @property
+    def figures(self) -> ProfileFigures:
+        """The figures of it that are told."""
+        median, bound = self.median, self.bottleneck.bound if self.bottleneck else None
+        return ProfileFigures(
+            len(self.steps), len(self.layer_kinds), median.step_ms, median.compute_ms, median.communication_ms,
+            median.gap_ms, self.gap_share, bound, median.superkernels, self.top,
+        )  # fmt: skip
 
 
 _TIMES = ("step_ms", "compute_ms", "communication_ms", "hidden_ms", "exposed_ms", "gap_ms")
@@ -263,13 +246,13 @@ def _step(rows: pd.DataFrame) -> StepFigures:
     )
 
 
-def _top(kernels: pd.DataFrame) -> tuple[TypeFigures, ...]:
+def _top(kernels: pd.DataFrame) -> tuple[KernelShare, ...]:
     groups = (
         kernels.groupby("type")["duration_us"].agg(["size", "sum"]).sort_values("sum", ascending=False, kind="stable")
     )
     total = float(groups["sum"].sum())
     return tuple(
-        TypeFigures(str(kind), int(row["size"]), row["sum"] / 1e3, row["sum"] / total if total else 0.0)
+        KernelShare(str(kind), int(row["size"]), row["sum"] / 1e3, row["sum"] / total if total else 0.0)
         for kind, row in groups.head(TOP_TYPES).iterrows()
     )
 

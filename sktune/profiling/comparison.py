@@ -7,16 +7,14 @@ end within a step, and medians over the steps are compared: the method of graph-
 from collections import defaultdict
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from enum import StrEnum
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
-from sktune.core.events.values import ReplacedOperator
+from sktune.core.events.values import ProfileComparison, ReplacedOperator, SuperKernelFigures, SuperKernelVerdict
 from sktune.profiling.analysis import Profile
 from sktune.profiling.kernel_table import type_of_npu_name
 from sktune.profiling.structure import on_main_stream
@@ -26,83 +24,23 @@ NOISE_SHARE = 0.03
 NOISE_US = 1.0
 
 
-class SuperKernelVerdict(StrEnum):
-    """Whether a SuperKernel pays off."""
-
-    BENEFICIAL = "beneficial"
-    NEUTRAL = "neutral"
-    REGRESSED = "regressed"
-    INSUFFICIENT = "insufficient evidence"
-
-
-@dataclass(frozen=True, slots=True)
-class SuperKernelGain:
-    """One SuperKernel of the candidate, by name.
-
-    Attributes:
-        scope: the label of its scope.
-        is_fragment: whether it is part of a scope that was split.
-        replaced: the operators of the baseline that it replaces, in order; empty if they were not found.
-        baseline_us, candidate_us: medians over the steps; the baseline's is NaN if its operators were not found.
-        noise_us: differences up to this are noise: the largest of 3%, both median absolute deviations, and 1 us.
-        occurrences: number of steps compared.
-    """
-
-    name: str
-    scope: str
-    is_fragment: bool
-    replaced: tuple[ReplacedOperator, ...]
-    baseline_us: float
-    candidate_us: float
-    noise_us: float
-    occurrences: int
-
-    @property
-    def gain_us(self) -> float:
-        """Time saved per step; negative for a loss."""
-        return self.baseline_us - self.candidate_us
-
-    @property
-    def verdict(self) -> SuperKernelVerdict:
-        """Whether the gain exceeds the noise."""
-        if self.occurrences < MIN_OCCURRENCES:
-            return SuperKernelVerdict.INSUFFICIENT
-        if abs(self.gain_us) <= self.noise_us:
-            return SuperKernelVerdict.NEUTRAL
-        return SuperKernelVerdict.BENEFICIAL if self.gain_us > 0 else SuperKernelVerdict.REGRESSED
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchedProfiles:
     """A candidate compared with its baseline; ``gains`` in execution order."""
 
     baseline: Profile
     candidate: Profile
-    gains: tuple[SuperKernelGain, ...]
+    gains: tuple[SuperKernelFigures, ...]
 
     @property
     def speedup(self) -> float:
         """Median step of the baseline divided by that of the candidate; both are slowed down by profiling."""
         return self.baseline.median.step_ms / self.candidate.median.step_ms
 
-    def summary(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON: ``comparison`` in the event ``profile_finished``."""
-        return {
-            "step_ms": round(self.candidate.median.step_ms, 6),
-            "speedup": round(self.speedup, 6),
-            "superkernels": [
-                {
-                    "name": gain.name,
-                    "scope": gain.scope,
-                    "replaced": gain.replaced,
-                    "baseline_us": round(gain.baseline_us, 3) if gain.replaced else None,
-                    "candidate_us": round(gain.candidate_us, 3),
-                    "noise_us": round(gain.noise_us, 3),
-                    "verdict": str(gain.verdict),
-                }
-                for gain in self.gains
-            ],
-        }
+    @property
+    def shown(self) -> ProfileComparison:
+        """What is told of it: ``comparison`` in the event ``profile_finished``."""
+        return ProfileComparison(self.candidate.median.step_ms, self.speedup, self.gains)
 
 
 def compare(baseline: Profile, candidate: Profile) -> MatchedProfiles:
@@ -118,15 +56,22 @@ def compare(baseline: Profile, candidate: Profile) -> MatchedProfiles:
         parsed = parse_superkernel_name(name) or SuperKernelName(name, "", "")
         candidate_us = rows["duration_us"].to_numpy()
         after_us = float(np.median(candidate_us))
-        figures: tuple[tuple[ReplacedOperator, ...], float, float, float, int] = ((), np.nan, after_us, NOISE_US, 0)
+        replaced: tuple[ReplacedOperator, ...] = ()
+        before_us, noise_us, verdict = None, NOISE_US, SuperKernelVerdict.INSUFFICIENT
         if is_certain and (baseline_us := spans.get(name)):
             before_us = float(np.median(baseline_us))
             noise_us = max(
                 NOISE_SHARE * before_us, _deviation(np.array(baseline_us)), _deviation(candidate_us), NOISE_US
             )
-            replaced, occurrences = tuple(operators[slice(*places[name])]), min(len(baseline_us), len(candidate_us))
-            figures = (replaced, before_us, after_us, noise_us, occurrences)
-        gains.append(SuperKernelGain(name, parsed.scope, parsed.is_fragment, *figures))
+            replaced = tuple(operators[slice(*places[name])])
+            if min(len(baseline_us), len(candidate_us)) >= MIN_OCCURRENCES:
+                gained = before_us > after_us
+                verdict = SuperKernelVerdict.BENEFICIAL if gained else SuperKernelVerdict.REGRESSED
+                if abs(before_us - after_us) <= noise_us:
+                    verdict = SuperKernelVerdict.NEUTRAL
+        gains.append(
+            SuperKernelFigures(name, parsed.scope, parsed.is_fragment, replaced, before_us, after_us, noise_us, verdict)
+        )
     return MatchedProfiles(baseline, candidate, tuple(gains))
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from sktune.backends import backend_info
 from sktune.core.errors import ProfileError
+from sktune.core.events.values import ProfileFigures
 from sktune.core.layout import OUTSIDE, Kernel, Layout, Unit
 from sktune.core.plan import Option
 from sktune.core.space import JOIN, NEW, SpaceSpec, StartingPoint
@@ -115,10 +115,10 @@ def with_hot_types(space: SpaceSpec, path: Path, spec: TargetSpec) -> SpaceSpec:
     return space.model_copy(update={"options": options})
 
 
-def figures(path: Path) -> dict[str, Any]:
-    """Return a summary of the profile, as plain values.
+def figures(path: Path) -> ProfileFigures:
+    """Return the figures of the profile that are told.
 
     Raises:
         ProfileError: the file at ``path`` is not a profile.
     """
-    return _analysed(path).summary()
+    return _analysed(path).figures

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
 
+from sktune.core.events.values import SuperKernelFigures
 from sktune.profiling.analysis import Bottleneck, Bound, Profile
-from sktune.profiling.comparison import MatchedProfiles, SuperKernelGain
+from sktune.profiling.comparison import MatchedProfiles
 
 LISTED_SCOPES = 20
 UNITS_TO_TRY = 3
@@ -141,7 +142,7 @@ def _gains(comparison: MatchedProfiles) -> FigureTable:
     rows = tuple(
         (
             scope, str(len(gains)), f"{fmean(len(g.replaced) for g in gains):.0f}",
-            f"{fmean(g.baseline_us for g in gains):.2f}", f"{fmean(g.candidate_us for g in gains):.2f}",
+            f"{fmean(g.baseline_us or 0.0 for g in gains):.2f}", f"{fmean(g.candidate_us for g in gains):.2f}",
             f"{sum(g.gain_us for g in gains):+.2f}", f"{fmean(g.noise_us for g in gains):.2f}", _verdicts(gains),
         )
         for scope, gains in _by_scope(comparison)
@@ -170,9 +171,9 @@ def _replaced(comparison: MatchedProfiles) -> FigureTable:
     return FigureTable("The operators that they replace, by type", ("scope", "operators"), tuple(rows))
 
 
-def _by_scope(comparison: MatchedProfiles) -> list[tuple[str, list[SuperKernelGain]]]:
+def _by_scope(comparison: MatchedProfiles) -> list[tuple[str, list[SuperKernelFigures]]]:
     """Return the SuperKernels whose operators are known, together if their scopes differ only in numbers."""
-    groups: dict[str, list[SuperKernelGain]] = {}
+    groups: dict[str, list[SuperKernelFigures]] = {}
     for gain in comparison.gains:
         if gain.replaced:
             scope = re.sub(r"\d+", "#", gain.scope) + (" (fragments)" if gain.is_fragment else "")
@@ -180,6 +181,6 @@ def _by_scope(comparison: MatchedProfiles) -> list[tuple[str, list[SuperKernelGa
     return sorted(groups.items(), key=lambda item: -abs(sum(gain.gain_us for gain in item[1])))[:LISTED_SCOPES]
 
 
-def _verdicts(gains: list[SuperKernelGain]) -> str:
+def _verdicts(gains: list[SuperKernelFigures]) -> str:
     counts = Counter(gain.verdict for gain in gains)
     return str(gains[0].verdict) if len(counts) == 1 else ", ".join(f"{n} {verdict}" for verdict, n in counts.items())

@@ -193,7 +193,7 @@ class _Reading:
                 continue
             try:
                 truths.append(bool(_COMPARED[type(operation)](one, another)))
-            except TypeError:
+            except TypeError:  # the program compares values that have no order, such as None and a number
                 truths.append(UNKNOWN)
         return _joined(True, truths)
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from sktune.core.codec import decoded
 from sktune.core.files import open_regular
 from sktune.program.sktune_program.calls import Calls
 from sktune.program.sktune_program.module_times import StepTimes
@@ -151,17 +152,47 @@ def _read(path: Path, rank: int) -> RankReport:
         except (ValueError, RecursionError):
             continue  # the line is still being written
         try:
-            _add(report, event)
-        except (LookupError, TypeError, ValueError, AttributeError) as failure:
+            _add(report, _checked(event))
+        except (LookupError, ValueError) as failure:
             report.error = report.error or ("run", f"line {number} of its report {path.name} is damaged ({failure!r})")
     return report
 
 
+_NAMED = list[tuple[str, int]]
+"""Names of children or parameters of a module, with their numbers."""
+_FORMS: Mapping[str, Mapping[str, Any]] = {
+    "start": {"pid": int, "host": int, "versions": dict[str, str] | None},
+    "inspects": {"function": str, "stand_ins": set[str]},
+    "tree": {"function": str, "classes": list[tuple[str, str, str]], "parameters": list[tuple[list[int], str]],
+             "modules": list[tuple[int, _NAMED, _NAMED]]},
+    "found": {"call": DecodeCall, "calls": int, "parameters": int, "times": list[tuple[float, dict[str, float]]],
+              "ran": list[tuple[str, int | None, int | None, int | None, str, bool]]},
+    "called": {"call": DecodeCall, "clock_s": tuple[float, float]},
+    "compiled": {"seconds": float},
+    "outputs": {"digests": dict[str, str], "kind": str},
+    "state": {"after": int, "digests": dict[str, str]},
+    "steps": {"seconds": list[float], "baselines": list[bool]},
+    "error": {"stage": str, "message": str},
+}  # fmt: skip
+"""The types of an event's values, by their keys."""
+
+
+def _checked(event: Any) -> dict[str, Any]:
+    """Return an event with values of the types that its kind has.
+
+    Raises:
+        ValueError: it is no event, or a value has another type.
+    """
+    if not isinstance(event, dict):
+        raise ValueError("it is no event")
+    forms = _FORMS.get(str(event.get("event")), {})
+    return event | {key: decoded(kind, event.get(key)) for key, kind in forms.items()}
+
+
 def _add(report: RankReport, event: dict[str, Any]) -> None:
-    match event.pop("event"):
+    match event["event"]:
         case "start":
-            report.pid, report.host = int(event["pid"]), int(event["host"])
-            report.versions = {str(name): str(version) for name, version in event.get("versions", {}).items()}
+            report.pid, report.host, report.versions = event["pid"], event["host"], event["versions"] or {}
             if event["format"] != FORMAT and report.error is None:
                 problem = (
                     f"its report has the format {event['format']!r}, and this sktune knows {FORMAT}; "
@@ -169,48 +200,45 @@ def _add(report: RankReport, event: dict[str, Any]) -> None:
                 )
                 report.error = ("run", problem)
         case "inspects":
-            report.functions.append(str(event["function"]))
-            report.stand_ins |= set(map(str, event["stand_ins"]))
+            report.functions.append(event["function"])
+            report.stand_ins |= event["stand_ins"]
         case "tree":
-            report.trees[str(event["function"])] = ModuleTree(event)
+            report.trees[event["function"]] = ModuleTree(event)
         case "found":
             report.inspected.append(_inspected(event, report.trees))
         case "called":
-            began_s, ended_s = event["clock_s"]
-            report.clock_s[DecodeCall(**event["call"])] = (float(began_s), float(ended_s))
+            report.clock_s[event["call"]] = event["clock_s"]
         case "compiled":
-            report.compile_s = float(event["seconds"])
+            report.compile_s = event["seconds"]
         case "outputs":
-            report.outputs.append(StepDigests(_digests(event), str(event["kind"])))
+            report.outputs.append(StepDigests(_digests(event), event["kind"]))
         case "state":
-            report.states[int(event["after"])] = StepDigests(_digests(event))
+            report.states[event["after"]] = StepDigests(_digests(event))
         case "written":
             report.is_written = event["is_written"] is True
         case "steps":
-            seconds, baselines = map(float, event["seconds"]), map(bool, event["baselines"])
-            both = list(zip(seconds, baselines, strict=True))
+            both = list(zip(event["seconds"], event["baselines"], strict=True))
             report.step_s += [step_s for step_s, _ in both]
             report.baselines += [is_baseline for _, is_baseline in both]
         case "error" if report.error is None:
-            report.error = (str(event["stage"]), str(event["message"]))
+            report.error = (event["stage"], event["message"])
         case "end":
             report.has_ended = True
 
 
 def _inspected(event: dict[str, Any], trees: Mapping[str, ModuleTree]) -> InspectedCall:
-    times = (
-        StepTimes(float(total_s), {str(name): float(spent_s) for name, spent_s in modules_s.items()})
-        for total_s, modules_s in event["times"]
-    )
-    call, ran = DecodeCall(**event["call"]), Calls.from_rows(event["ran"])
+    if any((began is None) != (ended is None) for _, began, ended, *_ in event["ran"]):
+        raise ValueError("a call has begun or ended, not both")
+    call, ran = event["call"], Calls.from_rows(event["ran"])
     for index, each in enumerate(ran.calls):
         if each.name not in trees[call.function].modules or not -1 < (each.caller or 0) <= index:
             raise ValueError(f"call {index} is of no module, or in a later one")
-    return InspectedCall(call, int(event["calls"]), int(event["parameters"]), ran, tuple(times))
+    times = tuple(StepTimes(total_s, modules_s) for total_s, modules_s in event["times"])
+    return InspectedCall(call, event["calls"], event["parameters"], ran, times)
 
 
 def _digests(event: dict[str, Any]) -> dict[str, str]:
-    digests = {str(name): str(digest) for name, digest in event["digests"].items()}
+    digests: dict[str, str] = event["digests"]
     for digest in digests.values():
         int(digest.partition("/")[2])  # the number of elements
     return digests

@@ -8,14 +8,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from optuna.trial import TrialState
 
 from sktune.backends import backend_info
 from sktune.core.errors import BackendError, BadInputError, TargetError
 from sktune.core.events.base import Event
-from sktune.core.events.commands import Finding, State
+from sktune.core.events.commands import DurationForetold, Finding, Rehearsed, State, TrialForetold
 from sktune.core.events.search import TrialFinished, TrialStarted
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
@@ -81,23 +80,6 @@ OF_DEVICES = frozenset({"ranks", "memory of devices"})
 
 
 @dataclass(frozen=True, slots=True)
-class ForetoldTrial:
-    """A trial that a new study begins with, whatever its results.
-
-    Attributes:
-        number: in the study.
-        origin: a starting point's name, or the sampler's.
-        shape: of its plan, in a few words.
-        refused: why it ends without a run; empty if it runs.
-    """
-
-    number: int
-    origin: str
-    shape: str
-    refused: str
-
-
-@dataclass(frozen=True, slots=True)
 class Rehearsal:
     """What a rehearsal has shown.
 
@@ -116,7 +98,7 @@ class Rehearsal:
     findings: tuple[Finding, ...]
     start: FirstStart
     space: SearchSpace
-    first: tuple[ForetoldTrial, ...]
+    first: tuple[TrialForetold, ...]
     later: tuple[str, ...]
     trials: tuple[int, ...]
     verify_steps: int
@@ -157,37 +139,34 @@ class Rehearsal:
         """Return how long a search with so many trials takes, its first start included."""
         return self.start.seconds + self.runs(trials) * self.run_s
 
-    def summary(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+    @property
+    def event(self) -> Rehearsed:
+        """The event that tells it."""
         start = self.start
-        return {
-            "recipe": self.recipe.name,
-            "can_start": self.can_start,
-            "findings": self.findings,
-            "stand_ins": list(start.stand_ins),
-            "decode": start.decode.function,
-            "ranks": self.recipe.all_ranks,
-            "units": len(start.layout.units),
-            "layers": len(start.layout.layers),
-            "kinds": self.kinds,
-            "plans": self.space.size,
-            "decode_steps": start.steps,
-            "loading_seconds": start.loading_s,
-            "step_seconds": start.step_s,
-            "seconds": start.seconds,
-            "assumed_compile_seconds": self.compile_s,
-            "first_trials": [
-                {"trial": trial.number, "origin": trial.origin, "shape": trial.shape, "refused": trial.refused,
-                 "seconds": 0.0 if trial.refused else self.run_s}
-                for trial in self.first
-            ],
-            "starting_points": list(self.later),
-            "durations": [
-                {"trials": trials, "runs": 1 + self.runs(trials), "seconds": self.search_s(trials),
-                 "compile_seconds": self.runs(trials) * self.compile_s}
+        return Rehearsed(
+            recipe=self.recipe.name,
+            can_start=self.can_start,
+            findings=self.findings,
+            stand_ins=start.stand_ins,
+            decode=start.decode.function,
+            ranks=self.recipe.all_ranks,
+            units=len(start.layout.units),
+            layers=len(start.layout.layers),
+            kinds=self.kinds,
+            plans=self.space.size,
+            decode_steps=start.steps,
+            loading_seconds=start.loading_s,
+            step_seconds=start.step_s,
+            seconds=start.seconds,
+            assumed_compile_seconds=self.compile_s,
+            first_trials=self.first,
+            starting_points=self.later,
+            durations=[
+                DurationForetold(trials, 1 + self.runs(trials), self.search_s(trials),
+                                 self.runs(trials) * self.compile_s)
                 for trials in self.trials
             ],
-        }  # fmt: skip
+        )  # fmt: skip
 
 
 def rehearse(request: Request) -> Rehearsal:
@@ -254,7 +233,7 @@ def _scratch(runs: Path) -> Iterator[Path]:
 
 def _first_trials(
     request: Request, setup: RunnerSetup, space: SearchSpace, strategy: Strategy, start: FirstStart
-) -> Iterator[ForetoldTrial]:
+) -> Iterator[TrialForetold]:
     """Yield the trials that a new study begins with, up to the first one that depends on a result.
 
     They are asked of the strategy, in a study that is thrown away.
@@ -277,7 +256,8 @@ def _first_trials(
         runs |= trials.propose(space, strategy) is not None
         began = next(event for event in events if isinstance(event, TrialStarted))
         refused = next((event.detail for event in events if isinstance(event, TrialFinished)), "")
-        yield ForetoldTrial(began.trial, began.origin, began.shape, refused)
+        run_s = 0.0 if refused else start.seconds + ASSUMED_COMPILE_S[backend.compiles_programs]
+        yield TrialForetold(began.trial, began.origin, began.shape, refused, run_s)
 
 
 def first_start(recipe: Recipe, space: SpaceSpec, folder: Path, *, stands_in: bool) -> FirstStart:

@@ -54,17 +54,6 @@ class Curve:
         known = strategy_names()
         return tuple(origin for origin in origins if origin in known or ":" in origin)
 
-    @property
-    def failed_share(self) -> float:
-        """Share of its trials whose plan cannot be used: it does not compile, crashes or hangs, or changes bits."""
-        failed = [record.outcome for record in self.result.trials if record.outcome and not record.outcome.is_feasible]
-        return len(failed) / max(1, len(self.result.trials))
-
-    @property
-    def seconds(self) -> float:
-        """Time that its searches took, the final comparison included."""
-        return self.result.facts.seconds
-
 
 @dataclass(frozen=True)
 class ComparedStudies:
@@ -85,23 +74,27 @@ class ComparedStudies:
 
     def events(self) -> list[StudyCompared]:
         """Return one event for each study; see docs/reference/events.md."""
-        return [self._event(curve) for curve in self.curves]
-
-    def _event(self, curve: Curve) -> StudyCompared:
-        summary = curve.result.summary()
-        return StudyCompared(
-            study=curve.result.study,
-            strategies=curve.strategies,
-            trials=summary["trials"],
-            best_after={str(trials): curve.after(trials) for trials in self.checkpoints},
-            winner=curve.result.winner.number if curve.result.winner else None,
-            speedup=summary["speedup"],
-            ci95=summary["ci95"],
-            failed_share=curve.failed_share,
-            seconds=curve.seconds,
-            simulated=curve.result.is_simulated,
-            differs=curve.differs,
-        )
+        events = []
+        for curve in self.curves:
+            result = curve.result
+            # Plans that cannot be used: they do not compile, crash or hang, or change bits.
+            failed = sum(bool(record.outcome and not record.outcome.is_feasible) for record in result.trials)
+            events.append(
+                StudyCompared(
+                    study=result.study,
+                    strategies=curve.strategies,
+                    trials=len(result.trials),
+                    best_after={str(trials): curve.after(trials) for trials in self.checkpoints},
+                    winner=result.winner.number if result.winner else None,
+                    speedup=result.speedup,
+                    ci95=result.ci95,
+                    failed_share=failed / max(1, len(result.trials)),
+                    seconds=result.facts.seconds,
+                    simulated=result.is_simulated,
+                    differs=curve.differs,
+                )
+            )
+        return events
 
 
 def compare(results: Sequence[SearchResult]) -> ComparedStudies:

@@ -12,7 +12,6 @@ from sktune.core.plan_file import ARTIFACTS
 from sktune.reports.plan_output import plan_yaml
 from sktune.reports.study import report_markdown
 from sktune.study.result import BEST_PLAN, SearchResult
-from sktune.study.storage import undamaged
 
 if TYPE_CHECKING:
     from sktune.profiling.analysis import Profile
@@ -61,15 +60,14 @@ def write(
         trace: whether to write a trace of where the time went, for Perfetto.
 
     Raises:
-        StudyError: the folder cannot be written, or a stored value is damaged.
+        StudyError: the folder cannot be written.
     """
-    with undamaged(result.study):
-        texts = {name: text_of(result) for name, text_of in OUTPUTS.items() if name != PAGE}
-        texts[PAGE] = _page(result, language, profiles)
-        if trace:
-            from sktune.reports.time_spent import trace_json
+    texts = {name: text_of(result) for name, text_of in OUTPUTS.items() if name != PAGE}
+    texts[PAGE] = _page(result, language, profiles)
+    if trace:
+        from sktune.reports.time_spent import trace_json
 
-            texts[TRACE] = trace_json(result)
+        texts[TRACE] = trace_json(result)
     try:
         if not result.delivery:
             shutil.rmtree(folder / ARTIFACTS, ignore_errors=True)

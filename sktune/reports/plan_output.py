@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+from sktune.core.codec import encoded
 from sktune.core.layout import Layout
 from sktune.core.plan_file import write_plan
 from sktune.core.scope_flavour import ScopeFlavour
@@ -55,7 +56,7 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         **({"simulated": True} if result.is_simulated else {}),
         "bit_identical": True if result.is_verified else None,
         "verified": verified_line(result),
-        "verification": result.verification.summary() if result.verification else None,
+        "verification": encoded(result.verification.summary) if result.verification else None,
         **({"baseline_differs_from_model": result.model_difference} if result.model_difference else {}),
         **({} if result.is_compared else {"final_comparison": "not made: the time budget ended first"}),
         "code_digest": _code_digest(result, winner.number),
@@ -70,7 +71,7 @@ def verified_line(result: SearchResult) -> str:
         return "not done: the figures are simulated"
     if result.verification is None:
         return result.facts.verified or "only the trial's short replays"
-    return str(result.verification.summary()["text"])
+    return result.verification.summary.text
 
 
 def _code_digest(result: SearchResult, number: int) -> str:

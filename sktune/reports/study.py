@@ -4,19 +4,20 @@ from math import expm1, log
 
 from markupsafe import Markup
 
+from sktune.core.events.studies import moment
 from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Speedup, excludes_any
 from sktune.core.plan import Plan
-from sktune.core.printable import one_line
+from sktune.core.printable import counted, one_line
 from sktune.measure.die_spread import die_spread
 from sktune.measure.noise_floor import drift
-from sktune.measure.winner import FinalPlan
+from sktune.measure.verdict import FinalPlan
 from sktune.reports.application import how_to_apply
 from sktune.reports.figure import Table, table_cell
 from sktune.reports.plan_names import ENGLISH, REFERENCES, distinct_names, plan_name
 from sktune.reports.plan_output import verified_line
 from sktune.study.result import SearchResult
-from sktune.study.workers import Workers, moment
+from sktune.study.workers import Workers
 
 
 def model_line(result: SearchResult) -> str:
@@ -99,17 +100,22 @@ def proxy_line(result: SearchResult) -> str:
     )
 
 
+def trials_line(result: SearchResult) -> str:
+    """Return how many trials there were, and what became of them."""
+    pruned = ", ".join(f"{count} {reason}" for reason, count in result.pruned().items() if count) or "none"
+    return f"{counted(len(result.trials), 'trial')}: {result.complete} complete; pruned: {pruned}"
+
+
 def report_markdown(result: SearchResult) -> str:
     """Return the report."""
-    summary, facts = result.summary(), result.facts
+    facts = result.facts
     time_spent = f"Time: {facts.seconds:.0f} s, including {facts.final_s:.0f} s for the final comparison."
-    pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
     parts = [
         f"# {table_cell(result.study)}\n",
         f"{table_cell(facts.description)}\n",
         f"**{table_cell(verdict_line(result))}**\n",
         *([f"{table_cell(model_line(result))}\n"] if result.model_difference else []),
-        f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
+        f"{trials_line(result)}.\n",
         f"Space: {facts.space_size or '?'} plans. {time_spent}\n",
     ]
     if result.proxy:

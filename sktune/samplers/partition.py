@@ -26,6 +26,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 from scipy.special import ndtri
 
+from sktune.core.codec import encoded
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OUT, SearchSpace, StartingPoint
 from sktune.learning.attributes import ORIGIN, PROBE, REPEAT, amended
@@ -308,7 +309,7 @@ class PartitionSampler(BaseSampler):
             return self._random_point(rng, points[0].values if points else {})
         posterior = beliefs[0].posterior
         if self._prober and PROBE not in trial.user_attrs and (probe := self._prober.probe(posterior, rng)):
-            study._storage.set_trial_user_attr(trial._trial_id, PROBE, probe.to_dict())  # noqa: SLF001 - as samplers do
+            study._storage.set_trial_user_attr(trial._trial_id, PROBE, encoded(probe))  # noqa: SLF001 - as samplers do
             return self._incumbent_point()
         worth = Worth(self._learned, beliefs, self._running)
         point, worth_of_new = self._propose(beliefs, worth, rng)

@@ -1,6 +1,7 @@
 """The studies that are served, and their pages: each is made again when its study has changed."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,20 +69,17 @@ class Shelf:
         """Return a page with all studies; ``address`` gives the link to one."""
         say = self._say
         columns = [say(key) for key in ("serve.study", "verdict.model", "trials", "speedup", "plan", "verdict.when")]
-        rows = [self._row(name, address(name)) for name in self.names()]
+        rows = [self._cached(f"row {name}", name, partial(self._row, name, address(name))) for name in self.names()]
         studies = Table(columns, rows).html() if rows else element("p", say("serve.none"))
         return filled("index.html", say, title=say("serve.title"), studies=studies)
 
     def _row(self, name: str, address: str) -> tuple[object, ...]:
-        return self._cached(f"row {name}", name, lambda: self._made_row(name, address))
-
-    def _made_row(self, name: str, address: str) -> tuple[object, ...]:
         try:
             result = self.result(name)
         except SktuneError as failure:
             return name, str(failure), "", "", "", ""
         incumbent = result.incumbent()
-        ratio = result.speedup or (incumbent["speedup"] if incumbent else None)
+        ratio = result.speedup or (incumbent.speedup if incumbent else None)
         best = plan_name(result.best_plan, result.facts.layout, self._say) if result.verdict else None
         ended = max((record.ended for record in result.trials if record.ended), default=None)
         return (

@@ -240,7 +240,7 @@ def _applied(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) 
         return UNKNOWN
     try:
         return function(left, right)
-    except (TypeError, ArithmeticError):
+    except (TypeError, ArithmeticError):  # the source adds text to a number, or divides by zero
         return UNKNOWN
 
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import sqlalchemy
+from pydantic import Json
 from sqlalchemy import Column, Connection, Engine, String, Table, Text, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from sktune.core.errors import StudyError, StudyHeldError
 from sktune.core.files import remove_parts
+from sktune.study.facts import stored_value
 
 
 def make_table(engine: Engine, table: Table) -> None:
@@ -219,7 +221,9 @@ def _read(connection: Connection, study: str, *, lock: bool = False) -> tuple[st
     """Return the version of a study's row, None if there is no row, and all holders."""
     query = select(_TABLE).where(_TABLE.c.study == study)
     row = connection.execute(query.with_for_update(read=True) if lock else query).one_or_none()
-    return (row.version, tuple(Holder(**holder) for holder in json.loads(row.holders))) if row else (None, ())
+    if row is None:
+        return None, ()
+    return row.version, stored_value(Json[tuple[Holder, ...]], row.holders, f"study {study!r}: who runs it")
 
 
 @contextmanager
@@ -299,14 +303,6 @@ def refuse_difference(study: str, stored: Mapping[str, str], fingerprint: Mappin
                 f"study {study!r} was made with {key} {was}, but now it is {now}; "
                 "continue it as it was made, or name a new one with --study"
             )
-
-
-def may_live(proposal: Mapping[str, Any]) -> bool:
-    """Whether the process of a proposal may still be running; one on another host cannot be checked."""
-    if proposal.get("host", socket.gethostname()) != socket.gethostname():
-        return True
-    pid = proposal.get("pid", os.getpid())
-    return bool(pid != os.getpid() and Path(f"/proc/{pid}").exists())
 
 
 def _place() -> str:

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from sktune.core.codec import LEFT_OUT_IF_EMPTY, decoded, encoded
 from sktune.core.delivery import Delivery
-from sktune.core.errors import StudyError
+from sktune.core.errors import PlanError, StudyError
+from sktune.core.events.values import ProfileFigures
 from sktune.core.layout import Layout
 from sktune.core.plan import Option
+from sktune.core.printable import one_line
 from sktune.core.verification import Verification
 from sktune.learning.attributes import PREFIX
 from sktune.measure.final_comparison import FinalComparison
@@ -120,7 +122,7 @@ class StudyFacts:
     expected_gain_left: float | None = None
     proxy: ProxyFindings | None = None
     delivery: DeliveryRecord | None = None
-    profile: Mapping[str, Any] | None = None
+    profile: ProfileFigures | None = None
     command: str | None = None
     directory: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -153,30 +155,51 @@ class StudyFacts:
                 f"study {study!r} was made by a newer sktune (its facts have format {stored_format}, this one reads "
                 f"up to {FORMAT}); upgrade sktune, or name another with --study"
             )
-        known: dict[str, Any] = {}
-        for name in _TYPES:
-            stored = attributes.get(PREFIX + name)
-            if stored is None:
-                continue
-            try:
-                known[name] = decoded(_TYPES[name], stored)
-            except (ValidationError, TypeError, LookupError) as failure:
-                reason = failure.errors()[0]["msg"] if isinstance(failure, ValidationError) else repr(failure)
-                raise StudyError(
-                    f"study {study!r}: its fact {name!r} cannot be read ({reason}); name another with --study"
-                ) from failure
-        return cls(**known)
+        stored = [name for name in get_type_hints(cls) if attributes.get(PREFIX + name) is not None]
+        return cls(**{name: cls.stored(study, name, attributes) for name in stored})
+
+    @classmethod
+    def stored(cls, study: str, name: str, attributes: Mapping[str, Any]) -> Any:
+        """Return one fact of a study from its Optuna attributes, its default if it is not stored.
+
+        Raises:
+            StudyError: it is damaged.
+        """
+        if (value := attributes.get(PREFIX + name)) is None:
+            return getattr(cls(), name)
+        return stored_value(
+            get_type_hints(cls, include_extras=True)[name], value, f"study {study!r}: its fact {name!r}"
+        )
+
+    @classmethod
+    def to_attributes(cls, **facts: Any) -> dict[str, Any]:
+        """Return facts as the attributes to store: plain values, ready for JSON.
+
+        Raises:
+            TypeError: there is no such fact.
+        """
+        kinds = get_type_hints(cls, include_extras=True)
+        if unknown := facts.keys() - kinds.keys():
+            raise TypeError(f"a study has no facts {', '.join(sorted(unknown))}")
+        return {PREFIX + name: encoded(value, kinds[name]) for name, value in facts.items()}
 
 
-_TYPES = get_type_hints(StudyFacts)
+T = TypeVar("T")
 
 
-def to_attributes(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts as the attributes to store: plain values, ready for JSON.
+def stored_value(kind: type[T], stored: Any, what: str) -> T:
+    """Return the value of type ``kind`` that is stored in a study.
 
     Raises:
-        TypeError: one of them is not a fact of ``StudyFacts``.
+        StudyError: it is damaged; ``what`` says which it is.
     """
-    if unknown := facts.keys() - _TYPES.keys():
-        raise TypeError(f"a study has no facts {', '.join(sorted(unknown))}")
-    return {PREFIX + name: encoded(value, _TYPES[name]) for name, value in facts.items()}
+    try:
+        return decoded(kind, stored)
+    except (ValidationError, PlanError) as failure:
+        reason = str(failure)
+        if isinstance(failure, ValidationError):
+            first = failure.errors()[0]
+            reason = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise StudyError(
+            f"{what} cannot be read ({one_line(reason)}); restore the study, or name another with --study"
+        ) from failure

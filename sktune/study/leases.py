@@ -12,6 +12,7 @@ import sqlalchemy
 from sqlalchemy import Column, Connection, Engine, Float, Integer, String, delete, insert, update
 
 from sktune.study.claims import make_table, rows_of
+from sktune.study.facts import stored_value
 from sktune.study.storage import translated
 from sktune.study.worker_log import WorkerLog
 
@@ -51,8 +52,7 @@ class Lease:
 
 def stored_leases(engine: Engine, study: str) -> tuple[Lease, ...]:
     """Return all leases of a study, by trial; only reads."""
-    rows = rows_of(engine, _TABLE, study)
-    return tuple(Lease(**{key: value for key, value in row.items() if key != "study"}) for row in rows)
+    return stored_value(tuple[Lease, ...], rows_of(engine, _TABLE, study), f"study {study!r}: its leases")
 
 
 class Leases:

@@ -6,10 +6,34 @@ from datetime import datetime
 
 from optuna.trial import FrozenTrial
 
-from sktune.core.codec import decoded
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Plan
+from sktune.core.verification import Verification
 from sktune.learning.attributes import OUTCOME, PREFIX, PROBE, REPEAT
+from sktune.study.facts import stored_value
+
+PROPOSAL = PREFIX + "proposal"
+"""Attribute of a trial that sktune has proposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProposal:
+    """How a trial was proposed.
+
+    Attributes:
+        plan: to try.
+        origin: name of the starting point, or of the sampler.
+        host, pid: of the process that runs it.
+        claim: token of its search.
+        attempts: number of processes that have begun it.
+    """
+
+    plan: Plan
+    origin: str
+    host: str | None = None
+    pid: int | None = None
+    claim: str = ""
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +80,36 @@ class TrialRecord:
         return plan
 
 
-def record_again(trial: FrozenTrial, before: tuple[FrozenTrial, TrialRecord] | None) -> tuple[FrozenTrial, TrialRecord]:
-    """Return a trial with its record, which is that of ``before`` if it has not been read again since."""
-    return before if before and before[0] is trial else (trial, record_of(trial))
+def record_of(study: str, trial: FrozenTrial, verifications: Mapping[str, Verification] | None = None) -> TrialRecord:
+    """Return the record of a trial of ``study`` that was proposed: here alone its stored values are checked.
 
+    ``verifications``, by trial number, were made after their trials had ended.
 
-def record_of(trial: FrozenTrial) -> TrialRecord:
-    """Return the record of a trial that was proposed."""
-    attributes = trial.user_attrs
-    proposal, stored = attributes[PREFIX + "proposal"], attributes.get(OUTCOME)
+    Raises:
+        StudyError: a value is damaged; the message says which.
+    """
+    attributes, what = trial.user_attrs, f"study {study!r}: trial {trial.number}: {{!r}}".format
+    proposal = stored_value(StoredProposal, attributes[PROPOSAL], what(PROPOSAL))
+    if PROBE in attributes:
+        stored_value(Plan, attributes[PROBE], what(PROBE))
+    outcome = stored_value(Outcome, attributes[OUTCOME], what(OUTCOME)) if attributes.get(OUTCOME) else None
+    if outcome and (later := (verifications or {}).get(str(trial.number))):
+        outcome = outcome.after(later)
+    params: dict[str, Option] = stored_value(dict[str, Option], trial.params, what("parameters"))
+    stored_value(tuple[float, ...], trial.values or (), what("values"))
+    stored_value(dict[int, float], trial.intermediate_values, what("intermediate values"))
     return TrialRecord(
         trial.number,
-        Plan.from_dict(proposal["plan"]),
-        proposal["origin"],
-        decoded(Outcome, stored) if stored else None,
-        trial.params,
+        proposal.plan,
+        proposal.origin,
+        outcome,
+        params,
         PROBE in attributes,
         REPEAT in attributes,
         trial.datetime_start,
         trial.datetime_complete,
-        ":".join(str(proposal[part]) for part in ("host", "pid") if part in proposal),
-        proposal.get("claim", ""),
+        ":".join(str(part) for part in (proposal.host, proposal.pid) if part is not None),
+        proposal.claim,
     )
 
 

@@ -5,27 +5,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from optuna.trial import FrozenTrial
 
 from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
 from sktune.core.delivery import Delivery
+from sktune.core.errors import PlanError, StudyError
+from sktune.core.events.base import ABSENT
+from sktune.core.events.search import StudyFinished, StudyResult
+from sktune.core.events.studies import FinalRowShown, Incumbent
 from sktune.core.files import real_path
 from sktune.core.outcome import MAX_SHORTLISTED, FinalRow, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import FinalPlan, Verdict, decide, pooled
+from sktune.measure.verdict import FinalPlan, Verdict, decide, pooled
 from sktune.study.facts import ProxyFindings, StudyFacts
 from sktune.study.records import TrialRecord, incumbent_first
-from sktune.study.storage import translated, undamaged
+from sktune.study.storage import translated
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.study.workers import Workers, workers_of
 from sktune.targets import TargetSpec, Usage
 
 BEST_PLAN = "best_plan.yaml"
+ResultEvent = TypeVar("ResultEvent", bound=StudyResult)
 
 
 @dataclass(frozen=True)
@@ -213,69 +218,79 @@ class SearchResult:
         correlation = float(ranks[0].corr(ranks[1]))
         return None if isnan(correlation) else correlation
 
-    def pruned(self) -> dict[str, int]:
+    def pruned(self) -> dict[Reason, int]:
         """Return the number of pruned trials by reason."""
         counts = Counter(record.outcome.reason for record in self.trials if record.outcome and record.outcome.reason)
-        return {str(reason): counts[reason] for reason in Reason}
+        return {reason: counts[reason] for reason in Reason}
 
     def blamed(self) -> dict[str, int]:
         """Return the number of failed trials by the label of the blamed scope, the worst first."""
         labels = (record.outcome.blamed for record in self.trials if record.outcome)
         return dict(Counter(filter(None, labels)).most_common())
 
-    def incumbent(self) -> dict[str, Any] | None:
-        """Return the best trial so far, ready for JSON; None before a plan has passed."""
+    def incumbent(self) -> Incumbent | None:
+        """Return the best trial so far; None before a plan has passed."""
         for record in incumbent_first(self.trials)[:1]:
             if record.outcome and (speedup := record.outcome.speedup):
-                return {
-                    "trial": record.number,
-                    "origin": record.origin,
-                    "scopes": len(record.judged_plan.scopes),
-                    "latency_ms": speedup.latency_ms,
-                    "baseline_ms": speedup.baseline_ms,
-                    "speedup": speedup.ratio,
-                    "ci95": ci95_list(speedup),
-                }
+                scopes, latency_ms, baseline_ms = (
+                    len(record.judged_plan.scopes),
+                    speedup.latency_ms,
+                    speedup.baseline_ms,
+                )
+                return Incumbent(
+                    record.number, record.origin, scopes, latency_ms, baseline_ms, speedup.ratio, speedup.ci95
+                )
         return None
 
-    def final_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the final comparison, ready for JSON; empty before it."""
+    def final_rows(self) -> list[FinalRowShown]:
+        """Return the rows of the final comparison as they are shown; empty before it."""
         return [
-            {
-                "name": row.name,
-                "latency_ms": speedup.latency_ms if speedup else None,
-                "speedup": speedup.ratio if speedup else None,
-                "ci95": ci95_list(speedup),
-                "bit_identical": row.bit_identical if self.is_verified else None,
-            }
+            FinalRowShown(
+                name=row.name,
+                latency_ms=speedup.latency_ms if speedup else None,
+                speedup=speedup.ratio if speedup else None,
+                ci95=speedup.ci95 if speedup else None,
+                bit_identical=row.bit_identical if self.is_verified else None,
+            )
             for row, speedup in ((row, self.final_speedup(row)) for row in self.final)
         ]
 
-    def summary(self) -> dict[str, Any]:
-        """Return the values of the closing event."""
-        winner = self.winner
-        return {
-            "study": self.study,
-            "trials": len(self.trials),
-            "complete": sum(bool(record.outcome and record.outcome.is_complete) for record in self.trials),
-            "pruned": self.pruned(),
-            "baseline_ms": self.baseline_ms,
-            "best_ms": winner.speedup.latency_ms if winner else None,
-            "speedup": self.speedup,
-            "ci95": list(self.ci95) if self.ci95 else None,
-            **({"repeatability": self.repeatability} if self.repeatability is not None else {}),
+    @property
+    def complete(self) -> int:
+        """Number of trials that compiled, kept every bit and were measured."""
+        return sum(bool(record.outcome and record.outcome.is_complete) for record in self.trials)
+
+    def told_as(self, kind: type[ResultEvent], **others: Any) -> ResultEvent:
+        """Return the event of the class ``kind`` that tells the result; ``others`` are keys of its own."""
+        return kind(
+            study=self.study,
+            trials=len(self.trials),
+            complete=self.complete,
+            pruned=self.pruned(),
+            baseline_ms=self.baseline_ms,
+            best_ms=self.winner.speedup.latency_ms if self.winner else None,
+            speedup=self.speedup,
+            ci95=self.ci95,
+            repeatability=ABSENT if self.repeatability is None else self.repeatability,
             # A plan known to differ never gets here, and the baseline equals itself.
-            "bit_identical": True if self.verdict and self.is_verified else None,
-            "processes": self.processes,
-            **({"dies": list(self.dies)} if self.dies else {}),
-            "verification": self.verification.summary() if self.verification else None,
-            "model_difference": self.model_difference,
-            **({"simulated": True} if self.is_simulated else {}),
-            **({} if self.verdict else {"finished": False}),
-            **({"compared": False} if self.verdict and not self.is_compared else {}),
-            **({"proxy_rank_correlation": self.proxy_rank_correlation} if self.proxy else {}),
-            "plan": str(self.folder / BEST_PLAN) if winner else None,
-        }
+            bit_identical=True if self.verdict and self.is_verified else None,
+            processes=self.processes,
+            dies=self.dies,
+            verification=self.verification.summary if self.verification else None,
+            model_difference=self.model_difference,
+            simulated=self.is_simulated,
+            finished=self.verdict is not None,
+            compared=self.is_compared or self.verdict is None,
+            proxy_rank_correlation=self.proxy_rank_correlation if self.proxy else ABSENT,
+            plan=str(self.folder / BEST_PLAN) if self.winner else None,
+            **others,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return the result as plain values: the keys of ``study_finished``."""
+        values = self.told_as(StudyFinished).to_dict()
+        del values["event"]
+        return values
 
 
 def backend_of(facts: StudyFacts) -> BackendInfo | None:
@@ -288,15 +303,19 @@ def backend_of(facts: StudyFacts) -> BackendInfo | None:
     return backend_info(name) if name else None
 
 
-def ci95_list(speedup: Speedup | None) -> list[float] | None:
-    """Return a speedup's interval, ready for JSON; None if it has none."""
-    return list(speedup.ci95) if speedup and speedup.ci95 else None
-
-
 def result_of(study: TuningStudy, folder: Path) -> SearchResult:
     """Read the result of ``study``."""
     facts = study.facts
     records = study.records()
+    for record in records:
+        try:
+            if facts.layout:
+                facts.layout.check(record.plan)
+        except PlanError as failure:
+            raise StudyError(
+                f"study {study.name!r}: the plan of trial {record.number} does not fit its model ({failure}); restore "
+                "the study, or name another with --study"
+            ) from failure
     trials = [record for record in records if record.outcome]
     history = study.trials()
     with translated(study.name):
@@ -330,8 +349,7 @@ def stored_result(name: str, runs: Path, storage: str | None = None) -> SearchRe
     """
     folder = runs / folder_name(name)
     study = TuningStudy.open(name, storage or sqlite_url(real_path(folder)), create=False)
-    with undamaged(name):
-        return result_of(study, folder)
+    return result_of(study, folder)
 
 
 def verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verdict | None:

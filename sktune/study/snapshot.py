@@ -13,7 +13,7 @@ from sktune.core.errors import StudyError
 from sktune.learning.attributes import PREFIX
 from sktune.study.leases import stored_leases
 from sktune.study.result import SearchResult, result_of
-from sktune.study.storage import WAY_OUT, connect, shown, sqlite_path, translated, undamaged
+from sktune.study.storage import WAY_OUT, StudyStorage, connect, shown, sqlite_path, translated
 from sktune.study.study import TuningStudy
 from sktune.study.worker_log import stored_workers
 
@@ -32,7 +32,7 @@ def snapshot(name: str, url: str, folder: Path) -> SearchResult:
     Raises:
         StudyError: it does not exist, or cannot be read.
     """
-    with translated(shown(url), url), undamaged(name):
+    with translated(shown(url), url):
         return result_of(TuningStudy.of_storage(name, _readable(url)), folder)
 
 
@@ -42,7 +42,7 @@ def snapshot_names(url: str) -> list[str]:
     Raises:
         StudyError: it cannot be read.
     """
-    with translated(shown(url), url), undamaged(shown(url)):
+    with translated(shown(url), url):
         return [study.study_name for study in _readable(url).get_all_studies()]
 
 
@@ -86,10 +86,10 @@ def _readable(url: str) -> RDBStorage:
     except sqlite3.DatabaseError as failure:
         raise StudyError(f"{path} cannot be read ({failure}); {WAY_OUT}") from failure
     kwargs = {"creator": lambda: copy, "poolclass": StaticPool}
-    return RDBStorage("sqlite://", engine_kwargs=kwargs, skip_table_creation=True)
+    return StudyStorage("sqlite://", shown(url), engine_kwargs=kwargs, skip_table_creation=True)
 
 
 @cache
 def _connected(url: str) -> RDBStorage:
     """Return the storage of a server, opened once; no table is created in it."""
-    return RDBStorage(url, skip_table_creation=True)
+    return StudyStorage(url, shown(url), skip_table_creation=True)

@@ -6,9 +6,9 @@ import sqlite3
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, unquote_to_bytes
 
 import sqlalchemy
@@ -65,15 +65,43 @@ def connect(path: Path, mode: str, **options: Any) -> sqlite3.Connection:
     return connection
 
 
+Read = TypeVar("Read", bound=Callable[..., Any])
+
+
+def _telling_damage(read: Read) -> Read:
+    """Return a method of Optuna that reads a database, so that it says in one line that a stored value is damaged.
+
+    Optuna makes values of what is stored as JSON, dates and names of states, and lets through whatever that raises.
+    """
+
+    @wraps(read)
+    def told(storage: "StudyStorage", *args: Any, **kwargs: Any) -> Any:
+        try:
+            return read(storage, *args, **kwargs)
+        except (
+            ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, RecursionError,
+        ) as failure:  # fmt: skip
+            raise StudyError(
+                f"{storage.shown_url}: a stored value is damaged ({described(failure)}); restore the study, or name "
+                "another with --study"
+            ) from failure
+
+    return told  # type: ignore[return-value]
+
+
 class StudyStorage(RDBStorage):
     """A database of Optuna that marks the studies made in it as sktune's, and reads a running trial once.
 
     Optuna reads every running trial again whenever trials are listed, four times for a proposal. Once it has its
     proposal, a trial of sktune does not change until it ends.
+
+    Attributes:
+        shown_url: of the database, for messages.
     """
 
-    def __init__(self, url: str, engine_kwargs: dict[str, Any]) -> None:
-        super().__init__(url, engine_kwargs=engine_kwargs)
+    def __init__(self, url: str, shown_url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.shown_url = shown_url
         self._settled: set[int] = set()
 
         @sqlalchemy.event.listens_for(self.scoped_session, "before_flush")
@@ -81,6 +109,15 @@ class StudyStorage(RDBStorage):
             """Store the format of the facts with a new study, so that there is never one of sktune's without it."""
             for study in [each for each in session.new if isinstance(each, StudyModel)]:
                 session.add(StudyUserAttributeModel(study=study, key=PREFIX + "format", value_json=str(FORMAT)))
+
+    get_all_studies = _telling_damage(RDBStorage.get_all_studies)
+    get_study_directions = _telling_damage(RDBStorage.get_study_directions)
+    get_study_user_attrs = _telling_damage(RDBStorage.get_study_user_attrs)
+    get_study_system_attrs = _telling_damage(RDBStorage.get_study_system_attrs)
+
+    @_telling_damage
+    def _stored_trials(self, *wanted: Any) -> list[FrozenTrial]:
+        return super()._get_trials(*wanted)
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         """See ``RDBStorage.set_trial_user_attr``."""
@@ -93,7 +130,7 @@ class StudyStorage(RDBStorage):
     ) -> list[FrozenTrial]:  # fmt: skip
         """Return the trials that may have changed; called by Optuna's cache, which keeps the others."""
         if states is not None:
-            return super()._get_trials(study_id, states, included_trial_ids, trial_id_greater_than)
+            return self._stored_trials(study_id, states, included_trial_ids, trial_id_greater_than)
         first = min(included_trial_ids, default=trial_id_greater_than + 1)
         query = sqlalchemy.text("SELECT trial_id, state FROM trials WHERE study_id = :study AND trial_id >= :first")
         with self.engine.connect() as connection:
@@ -105,7 +142,7 @@ class StudyStorage(RDBStorage):
             and not (state == TrialState.RUNNING.name and trial_id in settled)
         }  # fmt: skip
         newest = max((trial_id for trial_id, _ in found), default=0)
-        trials = super()._get_trials(study_id, None, wanted, newest) if wanted else []
+        trials = self._stored_trials(study_id, None, wanted, newest) if wanted else []
         running = [trial for trial in trials if trial.state is TrialState.RUNNING]
         self._settled |= {
             trial._trial_id  # noqa: SLF001 - as Optuna's own storages do
@@ -172,19 +209,6 @@ def _error_class(failure: BaseException) -> type[SktuneError]:
     return StorageError if may_pass else StudyError
 
 
-@contextmanager
-def undamaged(what: str) -> Iterator[None]:
-    """Turn what Optuna and the readers of stored values raise about damaged ones into a one-line error."""
-    try:
-        yield
-    except (
-        ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, RecursionError,
-    ) as failure:  # fmt: skip
-        raise StudyError(
-            f"{what}: a stored value is damaged ({described(failure)}); restore the study, or name another with --study"
-        ) from failure
-
-
 def open_storage(url: str) -> RDBStorage:
     """Open the database at ``url``, and create Optuna's tables in it if necessary.
 
@@ -196,9 +220,9 @@ def open_storage(url: str) -> RDBStorage:
         if path is None:
             if "@" in (sqlalchemy.make_url(url).host or ""):
                 raise ValueError("part of the password is taken for the host")
-            return _of_server(_connected(url, {"pool_pre_ping": True}))  # it may have been restarted
+            return _of_server(_connected(url, shown(url), {"pool_pre_ping": True}))  # it may have been restarted
         creator = partial(connect, path.absolute(), "rwc", check_same_thread=False)
-        storage = _connected(f"sqlite:///{DATABASE}", {"creator": creator})
+        storage = _connected(f"sqlite:///{DATABASE}", shown(url), {"creator": creator})
     except RuntimeError as failure:  # how Optuna refuses tables of another version
         raise StudyError(
             f"{shown(url)} was made by another version of Optuna; run `optuna storage upgrade --storage URL` on it, or "
@@ -242,18 +266,18 @@ def _of_server(storage: RDBStorage) -> RDBStorage:
     return storage
 
 
-def _connected(url: str, engine_kwargs: dict[str, Any]) -> RDBStorage:
+def _connected(url: str, shown_url: str, engine_kwargs: dict[str, Any]) -> StudyStorage:
     """Open the storage; if another process is creating its tables, wait for that."""
     for _ in range(MAX_OPENINGS):
         try:
-            return StudyStorage(url, engine_kwargs)
+            return StudyStorage(url, shown_url, engine_kwargs=engine_kwargs)
         except (SQLAlchemyError, OptunaError) as failure:
             if not re.search(
                 "already exists|unique constraint|duplicate", str(failure.__cause__ or failure), re.IGNORECASE
             ):
                 raise
             time.sleep(0.2)
-    return StudyStorage(url, engine_kwargs)
+    return StudyStorage(url, shown_url, engine_kwargs=engine_kwargs)
 
 
 def check_file(url: str, create: bool) -> None:

@@ -11,7 +11,6 @@ import os
 import re
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,16 +30,17 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, StartingPoint
 from sktune.core.verification import Verification
-from sktune.learning.attributes import ORIGIN, OUTCOME, PREFIX, PROBE, REPEAT, amended
+from sktune.learning.attributes import ORIGIN, OUTCOME, PREFIX, PROBE, REPEAT, VERIFICATIONS, amended
 from sktune.learning.threads import one_blas_thread
 from sktune.study.backup import Backup
-from sktune.study.claims import Claims, Holder, may_live, refuse_difference
+from sktune.study.claims import Claims, Holder, refuse_difference
 from sktune.study.distinct import DistinctSampler
-from sktune.study.facts import StudyFacts, to_attributes
+from sktune.study.facts import StudyFacts
 from sktune.study.heartbeat import beating, stand_by
 from sktune.study.leases import Leases
-from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_again, record_of
-from sktune.study.storage import DATABASE, check_file, fenced, open_storage, shown, translated, undamaged
+from sktune.study.records import PROPOSAL, StoredProposal, TrialRecord, banned_regions, incumbent_first, record_of
+from sktune.study.resume import left_behind
+from sktune.study.storage import DATABASE, check_file, fenced, open_storage, shown, translated
 from sktune.study.stored_space import space_of
 from sktune.study.strategy import Strategy
 
@@ -108,7 +108,7 @@ class TuningStudy:
         be running was left behind.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        with translated(shown(url), url), undamaged(shown(url)):
+        with translated(shown(url), url):
             if backup:
                 backup.restore_if_damaged()
             check_file(url, create)
@@ -149,14 +149,14 @@ class TuningStudy:
         Raises:
             StudyError: they cannot be read.
         """
-        with translated(self.name), undamaged(self.name):
+        with translated(self.name):
             attributes = self._study.user_attrs
         return StudyFacts.from_attributes(self.name, attributes)
 
     def remember(self, **facts: Any) -> None:
         """Store facts about the study as a whole, fields of ``StudyFacts``; the other facts are not changed."""
         with translated(self.name):
-            for key, value in to_attributes(facts).items():
+            for key, value in StudyFacts.to_attributes(**facts).items():
                 self._study.set_user_attr(key, value)
 
     @contextmanager
@@ -267,15 +267,24 @@ class TuningStudy:
         return banned_regions(self.records())
 
     def records(self) -> list[TrialRecord]:
-        """Return all trials that were proposed, by number."""
-        with translated(self.name), undamaged(self.name):
-            trials = self._study.get_trials(deepcopy=False)
-            proposed = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
-            ended = [t for t in proposed if t.number not in self._ended and t.state.is_finished()]
-            self._ended |= {t.number: record_of(t) for t in amended(ended, self._study.user_attrs)}
-            running = [t for t in proposed if t.number not in self._ended]
-            self._running = {t.number: record_again(t, self._running.get(t.number)) for t in running}
-            return [self._ended.get(trial.number) or self._running[trial.number][1] for trial in proposed]
+        """Return all trials that were proposed, by number.
+
+        Raises:
+            StudyError: a stored value is damaged; the message says which.
+        """
+        with translated(self.name):
+            trials, attributes = self._study.get_trials(deepcopy=False), self._study.user_attrs
+        proposed = [trial for trial in trials if trial.state is not TrialState.WAITING and PROPOSAL in trial.user_attrs]
+        if new := [trial for trial in proposed if trial.state.is_finished() and trial.number not in self._ended]:
+            verifications = StudyFacts.stored(self.name, VERIFICATIONS, attributes)
+            self._ended |= {trial.number: record_of(self.name, trial, verifications) for trial in new}
+        running = {trial.number: trial for trial in proposed if trial.number not in self._ended}
+        self._running = {
+            number: known if (known := self._running.get(number)) and known[0] is trial  # not read again since
+            else (trial, record_of(self.name, trial))
+            for number, trial in running.items()
+        }  # fmt: skip
+        return [self._ended.get(trial.number) or self._running[trial.number][1] for trial in proposed]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
         """Queue starting points, to be tried before any proposals of a sampler; skip those already queued."""
@@ -285,7 +294,7 @@ class TuningStudy:
 
     def finished(self) -> int:
         """Return the number of finished trials."""
-        with translated(self.name), undamaged(self.name):
+        with translated(self.name):
             return sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
 
     def ask(self, space: SearchSpace, strategy: Strategy, seed: int) -> Proposal:
@@ -297,21 +306,19 @@ class TuningStudy:
             living = self._claims.living(self._token, self._is_ours_alone) if self._claims else set()
             self._study.sampler = self._sampler(space, strategy, seed, seen)
             if self._left_behind is None:
-                self._left_behind = self._orphans(living)
+                self._left_behind = left_behind(self._study, living, self._token, self._is_ours_alone)
             trial = self._left_behind.pop() if self._left_behind else self._study.ask()
             for name, choices in space.choices.items():
                 trial.suggest_categorical(name, choices)
             # The attributes of ``trial`` are a copy, made before the sampler set any.
             attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
             is_probe = PROBE in attributes
-            plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
+            plan = decoded(Plan, attributes[PROBE]) if is_probe else space.plan(trial.params)
             is_repeat = REPEAT in attributes
             origin = "probe" if is_probe else "repeat" if is_repeat else attributes.get(ORIGIN, strategy.name)
-            attempts = attributes.get(PREFIX + "proposal", {}).get("attempts", 0)
-            attempts += trial.number not in self._blameless
-            here = {"host": socket.gethostname(), "pid": os.getpid(), "claim": self._token}
-            proposal = {"plan": plan.to_dict(), "origin": origin, **here, "attempts": attempts}
-            trial.set_user_attr(PREFIX + "proposal", proposal)  # one commit
+            attempts = attributes.get(PROPOSAL, {}).get("attempts", 0) + (trial.number not in self._blameless)
+            proposal = StoredProposal(plan, origin, socket.gethostname(), os.getpid(), self._token, attempts)
+            trial.set_user_attr(PROPOSAL, encoded(proposal))  # one commit
         known = None if is_repeat else answers.get(plan)
         if stored := attributes.get(OUTCOME):
             known = decoded(Outcome, stored)  # its process died between storing and telling
@@ -352,8 +359,8 @@ class TuningStudy:
     def postpone(self, proposal: Proposal) -> None:
         """Leave a proposal to a later search, as if it had not been asked for."""
         with translated(self.name):
-            stored = proposal.trial.user_attrs[PREFIX + "proposal"]
-            proposal.trial.set_user_attr(PREFIX + "proposal", {**stored, "attempts": stored["attempts"] - 1})
+            stored = proposal.trial.user_attrs[PROPOSAL]
+            proposal.trial.set_user_attr(PROPOSAL, {**stored, "attempts": stored["attempts"] - 1})
 
     @one_blas_thread()
     def best_first(self, space: SearchSpace) -> list[TrialRecord]:
@@ -366,8 +373,9 @@ class TuningStudy:
         return sorted(incumbent_first(self.records()), key=lambda record: -expected.get(record.plan, -math.inf))
 
     def trials(self) -> list[FrozenTrial]:
-        """Return all trials as Optuna stores them."""
-        with translated(self.name), undamaged(self.name):
+        """Return all trials as Optuna stores them, once the values of sktune in them are known to be sound."""
+        self.records()
+        with translated(self.name):
             return amended(self._study.get_trials(deepcopy=False), self._study.user_attrs)
 
     def space(self) -> SearchSpace:
@@ -388,22 +396,6 @@ class TuningStudy:
             self._samplers[strategy, seed] = strategy.factory(space, seed)
         return self._samplers[strategy, seed]
 
-    def _orphans(self, living: AbstractSet[str]) -> list[Trial]:
-        """Return the trials whose process has died, the first one last."""
-        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        dead = [trial for trial in running if self._is_orphan(trial.user_attrs.get(PREFIX + "proposal", {}), living)]
-        return [
-            Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way to resume a running trial
-            for trial in reversed(dead)
-        ]
-
-    def _is_orphan(self, proposal: Mapping[str, Any], living: AbstractSet[str]) -> bool:
-        if living - {self._token} and not proposal:
-            return False  # a search that has joined may be asking for it at this moment
-        if living and proposal.get("claim"):
-            return proposal["claim"] not in living
-        return self._is_ours_alone or not may_live(proposal)
-
 
 def _refuse_foreign(study: optuna.Study) -> None:
     """Raise ``StudyError`` for a study that another program made."""
@@ -421,7 +413,7 @@ def _model_name(fingerprint: Mapping[str, str]) -> str:
 
 def study_names(url: str) -> list[str]:
     """Return the names of all studies in the database at ``url``."""
-    with translated(shown(url), url), undamaged(shown(url)):
+    with translated(shown(url), url):
         return optuna.get_all_study_names(open_storage(url))
 
 

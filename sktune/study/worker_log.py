@@ -11,6 +11,7 @@ import sqlalchemy
 from sqlalchemy import Column, Engine, Float, Integer, String, Text, insert
 
 from sktune.study.claims import make_table, rows_of
+from sktune.study.facts import stored_value
 from sktune.study.storage import translated
 
 _TABLE = sqlalchemy.Table(
@@ -59,11 +60,7 @@ class WorkerEntry:
 
 def stored_workers(engine: Engine, study: str) -> tuple[WorkerEntry, ...]:
     """Return all entries of a study, in order; only reads."""
-    rows = rows_of(engine, _TABLE, study)
-    return tuple(
-        WorkerEntry(row["worker"], row["host"], row["coordinator"], Fate(row["fate"]), row["why"], row["at"])
-        for row in rows
-    )
+    return stored_value(tuple[WorkerEntry, ...], rows_of(engine, _TABLE, study), f"study {study!r}: its workers")
 
 
 class WorkerLog:

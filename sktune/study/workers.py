@@ -4,29 +4,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from enum import StrEnum
 from statistics import median
-from typing import Any
 
 from sqlalchemy import Engine
 
+from sktune.core.events.studies import Mishap, WorkerShown, WorkerState
 from sktune.study.claims import living_tokens
 from sktune.study.leases import Lease, stored_leases
 from sktune.study.records import TrialRecord
 from sktune.study.worker_log import Fate, WorkerEntry, stored_workers
-
-
-class WorkerState(StrEnum):
-    """What a worker does now."""
-
-    RUNNING = "running"
-    FREE = "free"
-    ENDED = "ended"
-    LOST = "lost"
-    QUARANTINED = "quarantined"
-    GIVEN_BACK = "given_back"
-
 
 _STATES: Mapping[Fate, WorkerState] = {
     Fate.LOST: WorkerState.LOST, Fate.QUARANTINED: WorkerState.QUARANTINED, Fate.GIVEN_BACK: WorkerState.GIVEN_BACK,
@@ -35,43 +21,6 @@ _STATES: Mapping[Fate, WorkerState] = {
 
 Place = tuple[str, str]
 """Host and die of a worker."""
-
-
-def moment(seconds: float) -> datetime:
-    """Return a time in seconds since the epoch by this machine's clock and time zone."""
-    return datetime.fromtimestamp(seconds).astimezone()
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """One die that a study was searched on.
-
-    Attributes:
-        worker: the die, unique on its host.
-        host: the machine.
-        state: what it does; ``ENDED`` if its search has.
-        lease: the trial that it runs; None if it runs none.
-        trials: number of finished trials that ended there.
-        baseline_ms: median of the baseline in them; None if nothing was measured.
-        mishaps: when it was lost or quarantined, and why, also if it has joined again.
-    """
-
-    worker: str
-    host: str
-    state: WorkerState
-    lease: Lease | None
-    trials: int
-    baseline_ms: float | None
-    mishaps: tuple[WorkerEntry, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON; what does not apply is left out."""
-        values: dict[str, Any] = {"worker": self.worker, "host": self.host, "state": str(self.state)}
-        if self.lease:
-            values |= {"trial": self.lease.trial, "attempt": self.lease.attempt, "since": _text(self.lease.since)}
-        values |= {"trials": self.trials, "baseline_ms": self.baseline_ms}
-        mishaps = [{"fate": str(each.fate), "why": each.why, "at": _text(each.at)} for each in self.mishaps]
-        return values | ({"mishaps": mishaps} if mishaps else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +33,7 @@ class Workers:
         hosts_by_claim: the host of a die, by the token of the search that it worked for, and by the die.
     """
 
-    all: tuple[WorkerStatus, ...] = ()
+    all: tuple[WorkerShown, ...] = ()
     queued: int = 0
     hosts_by_claim: Mapping[tuple[str, str], str] = field(default_factory=dict, repr=False)
 
@@ -101,18 +50,14 @@ class Workers:
     @property
     def running(self) -> int:
         """Number of trials that run now."""
-        return sum(worker.lease is not None for worker in self.all)
+        return sum(worker.trial is not None for worker in self.all)
 
     @property
     def hosts(self) -> int:
         """Number of machines."""
         return len({worker.host for worker in self.all})
 
-    def to_list(self) -> list[dict[str, Any]]:
-        """Return plain values, ready for JSON."""
-        return [worker.to_dict() for worker in self.all]
-
-    def name(self, worker: WorkerStatus) -> str:
+    def name(self, worker: WorkerShown) -> str:
         """Return the die, with the host if other hosts have one of that name."""
         return self._named(worker.worker, worker.host)
 
@@ -161,15 +106,18 @@ def workers_of(engine: Engine, study: str, records: Sequence[TrialRecord]) -> Wo
 
 def _status(
     entries: Sequence[WorkerEntry], records: Sequence[TrialRecord], lease: Lease | None, living: frozenset[str]
-) -> WorkerStatus:
+) -> WorkerShown:
     latest = entries[-1]
     is_used = latest.fate is Fate.JOINED and latest.coordinator in living
     now = WorkerState.RUNNING if lease else WorkerState.FREE if is_used else WorkerState.ENDED
     measured = [record.outcome.speedup.baseline_ms for record in records if record.outcome and record.outcome.speedup]
-    return WorkerStatus(
-        latest.worker, latest.host, _STATES.get(latest.fate, now), lease, len(records),
-        median(measured) if measured else None,
-        tuple(entry for entry in entries if entry.fate in (Fate.LOST, Fate.QUARANTINED)),
+    return WorkerShown(
+        worker=latest.worker, host=latest.host, state=_STATES.get(latest.fate, now),
+        trial=lease.trial if lease else None, attempt=lease.attempt if lease else None,
+        since=lease.since if lease else None, until=lease.until if lease else None,
+        trials=len(records), baseline_ms=median(measured) if measured else None,
+        mishaps=tuple(Mishap(entry.fate, entry.why, entry.at) for entry in entries
+                      if entry.fate in (Fate.LOST, Fate.QUARANTINED)),
     )  # fmt: skip
 
 
@@ -177,7 +125,3 @@ def _natural(place: Place) -> list[list[tuple[int, str]]]:
     """Return a key that puts die 2 before die 10."""
     return [[(int(part or 0), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
             for name in place]  # fmt: skip
-
-
-def _text(seconds: float) -> str:
-    return moment(seconds).isoformat(timespec="seconds")

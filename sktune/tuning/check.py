@@ -6,7 +6,6 @@ from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
@@ -14,8 +13,9 @@ from sktune.ascend.scope_check import CheckedScope, certainly_refused
 from sktune.backends import all_backends, backend_info
 from sktune.backends.base import CompileError
 from sktune.backends.info import BackendInfo
-from sktune.backends.installed import NO_NPU, device_name
+from sktune.backends.this_machine import NO_NPU, device_name
 from sktune.core.errors import BackendError, BadInputError, ExitCode, PlanError
+from sktune.core.events.scopes import CheckedScopeShown, CutShown, PlanChecked
 from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.scope_flavour import ScopeFlavour
@@ -63,21 +63,17 @@ class PlanCheck:
             return f"nothing is certain to be refused; {doubtful} of {len(self.scopes)} scopes may be"
         return "no refusal is foreseen; `sktune doctor` lists what is not modelled"
 
-    def summary(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {
-            "refused": self.is_refused,
-            "exit_code": self.exit_code,
-            "scopes": [_summary(scope) for scope in self.scopes],
-        }
-
-
-def _summary(scope: CheckedScope) -> dict[str, Any]:
-    cuts = [{"type": kind, "rule": rule, "count": count} for (kind, rule), count in Counter(scope.cuts).items()]
-    return {
-        "label": scope.label, "operators": scope.operators, "superkernels": scope.superkernels, "cuts": cuts,
-        "refusal": scope.refusal, "is_certain": scope.is_certain,
-    }  # fmt: skip
+    def event(self, plan: Path) -> PlanChecked:
+        """Return the event that tells it; ``plan`` is the file."""
+        scopes = [
+            CheckedScopeShown(
+                scope.label, scope.operators, scope.superkernels,
+                [CutShown(kind, rule, count) for (kind, rule), count in Counter(scope.cuts).items()],
+                scope.refusal, scope.is_certain,
+            )
+            for scope in self.scopes
+        ]  # fmt: skip
+        return PlanChecked(plan=str(plan), refused=self.is_refused, exit_code=self.exit_code, scopes=scopes)
 
 
 def check_plan(path: Path, model: Request | None = None, *, trust: bool = False) -> PlanCheck:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sktune.core.codec import fields_of_value
 from sktune.core.errors import BackendError, OutOfTimeError
 from sktune.core.events.base import Listener
 from sktune.core.events.search import FinalStage, FinalStarted, PlanVerified
@@ -211,6 +212,6 @@ class Finals:
         verification = self._runner.run(request, self._reporting(f"verifying trial {name}"))
         if verification:
             self._study.verified({name: verification})
-            summary = verification.summary()
-            self._emit(PlanVerified(trial=int(name), identical=verification.is_identical, **summary))
+            summary = fields_of_value(verification.summary)
+            self._emit(PlanVerified(**summary, trial=int(name), identical=verification.is_identical))
         return verification

@@ -1,12 +1,12 @@
 """Inspection: what there is to tune in a model, without compiling anything."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from sktune.backends import backend_info
 from sktune.core.codec import encoded
+from sktune.core.events.commands import Inspected
 from sktune.core.layout import Layout, UnitShown
 from sktune.core.space import SearchSpace
 from sktune.targets.base import decode_inputs
@@ -25,17 +25,18 @@ class Inspection:
     is_simulated: bool = False
     """Whether the units' time shares are those of a simulated step."""
 
-    def summary(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {
-            "description": self.description,
-            "units": [encoded(unit, UnitShown) for unit in self.layout.units],
-            "layers": self.layout.layers,
-            "kinds": {kind: list(keys) for kind, keys in self.layout.kinds.items()},
-            "plans": self.space.size,
-            "parameters": {name: list(choices) for name, choices in self.space.choices.items()},
-            "starting_points": {point.name: dict(point.values) for point in self.space.starting_points},
-        }
+    @property
+    def event(self) -> Inspected:
+        """The event that tells it."""
+        return Inspected(
+            description=self.description,
+            units=[encoded(unit, UnitShown) for unit in self.layout.units],
+            layers=self.layout.layers,
+            kinds=self.layout.kinds,
+            plans=self.space.size,
+            parameters=self.space.choices,
+            starting_points={point.name: point.values for point in self.space.starting_points},
+        )
 
 
 def inspect_model(request: Request) -> Inspection:

@@ -242,7 +242,7 @@ def run(
         outputs.write(result, folder)
         if dashboard.is_installed():
             dashboard.publish(study.optuna_study, result)
-        listener(StudyFinished(**result.summary()))
+        listener(result.told_as(StudyFinished))
         return result
 
 

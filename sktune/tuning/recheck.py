@@ -9,20 +9,19 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from pydantic import ValidationError
 
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, BadInputError, ExitCode, PlanError, TargetError
+from sktune.core.events.commands import Rechecked
 from sktune.core.files import real_path
 from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
 from sktune.measure.machine import Placement
-from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, TargetSpec
 from sktune.tuning.request import RANDOM
@@ -68,20 +67,21 @@ class Recheck:
     verification: Verification
     speedup: Speedup | None = None
 
-    def summary(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+    def event(self, plan: Path) -> Rechecked:
+        """Return the event that tells it; ``plan`` is the file."""
         speedup = self.speedup
-        return {
-            "verdict": str(self.verdict),
-            "exit_code": self.verdict.exit_code,
-            "code": self.code,
-            "changes": list(self.changes),
-            "verification": self.verification.summary(),
-            "baseline_ms": speedup.baseline_ms if speedup else None,
-            "latency_ms": speedup.latency_ms if speedup else None,
-            "speedup": speedup.ratio if speedup else None,
-            "ci95": ci95_list(speedup),
-        }
+        return Rechecked(
+            plan=str(plan),
+            verdict=self.verdict,
+            exit_code=self.verdict.exit_code,
+            code=self.code,
+            changes=self.changes,
+            verification=self.verification.summary,
+            baseline_ms=speedup.baseline_ms if speedup else None,
+            latency_ms=speedup.latency_ms if speedup else None,
+            speedup=speedup.ratio if speedup else None,
+            ci95=speedup.ci95 if speedup else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
-
-from pydantic import PlainSerializer, PlainValidator
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from sktune.core.delivery import Delivery
 from sktune.core.errors import OutOfTimeError, SktuneError
@@ -80,7 +78,7 @@ class Opened:
         baseline_digest: of the bits that the baseline computes, equal on all sound dies; empty if unknown.
     """
 
-    layout: Annotated[Layout, PlainSerializer(Layout.to_dict), PlainValidator(Layout.from_dict)]
+    layout: Layout
     description: str
     seconds: Mapping[str, float]
     facts: Mapping[str, Any] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import recorded
 from benchmarks.landscapes.simulated import sim_8, with_long_gaps
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
-from sktune.core.codec import decoded
+from sktune.core.codec import decoded, encoded
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SearchSpace
@@ -73,7 +73,7 @@ def proposing(*plans: Plan) -> Strategy:
             self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
         ) -> dict[str, Any]:
             if self._left:
-                study._storage.set_trial_user_attr(trial._trial_id, PROBE, self._left.pop(0).to_dict())
+                study._storage.set_trial_user_attr(trial._trial_id, PROBE, encoded(self._left.pop(0)))
             return dict(self._space.starting_points[0].values)
 
         def sample_independent(
@@ -168,7 +168,7 @@ def test_trials_store_the_same_as_those_of_a_study(scope_times: bool) -> None:
     assert any(run.failed)
     for trial, plan, failed in zip(trials, run.plans, run.failed, strict=True):
         outcome = decoded(Outcome, trial.user_attrs[OUTCOME])
-        assert Plan.from_dict(trial.user_attrs[PROPOSAL]["plan"]) == plan
+        assert decoded(Plan, trial.user_attrs[PROPOSAL]["plan"]) == plan
         assert failed == (not outcome.is_feasible)
         assert trial.state is (TrialState.COMPLETE if outcome.is_complete else TrialState.PRUNED)
         ran = outcome.speedup is not None or outcome.reason is Reason.MISMATCH

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import sktune
+from sktune.core.codec import decoded, encoded
 from sktune.core.errors import PlanError
 from sktune.core.plan import MAX_LABEL_LENGTH, Plan, Scope
 from sktune.core.plan_file import read_plan, read_plan_file, write_plan
@@ -31,7 +32,7 @@ def plans(draw: st.DrawFn) -> Plan:
 @given(plans())
 def test_a_plan_survives_json_and_yaml(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> None:
     """What is written is read back equal, with an equal digest."""
-    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    again = decoded(Plan, json.loads(json.dumps(encoded(plan))))
     assert again == plan
     assert again.digest == plan.digest
     path = tmp_path_factory.mktemp("plan") / "plan.yaml"
@@ -121,7 +122,7 @@ def test_a_label_given_by_the_user_does_not_change_the_plan(tmp_path: Path) -> N
     named, plain = Plan((Scope("a", "b", (), "sp1"),)), Plan((Scope("a", "b"),))
     assert named == plain
     assert named.digest == plain.digest
-    assert Plan.from_dict(named.to_dict()).scopes[0].label == "sp1"
+    assert decoded(Plan, encoded(named)).scopes[0].label == "sp1"
     path = tmp_path / "plan.yaml"
     path.write_text(write_plan(named, {}))
     assert read_plan(path).scopes[0].label == "sp1"

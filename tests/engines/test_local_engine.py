@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.fault_campaign import LAYOUT, Site
+from benchmarks.slow_factory import SleepingRunner
 from sktune.cli.views.search import result_table
 from sktune.core.codec import encoded
 from sktune.core.errors import BackendError, BadInputError
@@ -48,8 +50,6 @@ from sktune.worker.jobs import (
     SampleNoiseFloor,
     StageBegan,
 )
-from tests.engines.fault_campaign import LAYOUT, Site
-from tests.engines.slow_factory import SleepingRunner
 from tests.fake_runner import SPACE, FakeRunner, latency_by_units
 from tests.fake_runner import search as search_alone
 
@@ -196,9 +196,9 @@ def test_a_die_that_is_lost_while_it_compares_is_replaced(tmp_path: Path) -> Non
     result = search_on_four_dies(tmp_path, losses=1)
     comparison = result.comparison
     assert comparison
-    (lost,) = [mishap for worker in result.workers.all for mishap in worker.mishaps]
+    ((host, lost),) = [(worker.host, mishap) for worker in result.workers.all for mishap in worker.mishaps]
     assert lost.fate == "lost"
-    assert lost.host == socket.gethostname()
+    assert host == socket.gethostname()
     assert "the host is gone" in lost.why
     assert len({*comparison.dies}) == len(comparison.noise) == 3
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from sktune.backends.inductor.backend import InductorBackend
+from sktune.core.codec import decoded, encoded
 from sktune.core.layout import CapturedWork, Layer, Layout, Unit
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
@@ -60,8 +61,8 @@ def test_layouts_keep_it() -> None:
     """Stored and read again; studies without it are read as before, and the digest does not change."""
     layout = layout_of([3, 5])
     bare = layout.with_work({}, {})
-    assert Layout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
-    assert "work" not in str(bare.to_dict())
+    assert decoded(Layout, json.loads(json.dumps(encoded(layout)))) == layout
+    assert "work" not in str(encoded(bare))
     assert bare.digest == layout.digest
 
 

@@ -12,7 +12,7 @@ from sktune.core.outcome import BASELINE_REPEAT, FARTHEST, FinalRow, Outcome, Sp
 from sktune.core.plan import Plan
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.measure.winner import FinalPlan, decide
+from sktune.measure.verdict import FinalPlan, decide
 from sktune.reports.study import final_table, verdict_line
 from sktune.study.result import result_of, verdict_of_trials
 from sktune.study.study import TuningStudy, sqlite_url
@@ -93,8 +93,8 @@ def test_the_winner_has_one_figure_everywhere(tmp_path: Path) -> None:
     result = result_of(study, tmp_path / "a")
     assert result.verdict and result.verdict.winner and result.verdict.selection_bias > 0
     summary, winner = result.summary(), str(result.verdict.winner.number)
-    (of_winner,) = [each for each in result.final_rows() if each["name"] == winner]
-    assert (of_winner["speedup"], of_winner["ci95"]) == (summary["speedup"], summary["ci95"])
+    (of_winner,) = [each for each in result.final_rows() if each.name == winner]
+    assert (of_winner.speedup, of_winner.ci95) == (result.speedup, result.ci95)
     assert summary["repeatability"] > log(1.3 / 1.22) / 3
     assert f"{summary['speedup']:.3f}" in next(
         cells for cells in final_table(result).rows if ", winner)" in str(cells[0])

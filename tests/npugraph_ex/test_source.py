@@ -9,6 +9,7 @@ import torch
 
 from sktune.backends import backend_info
 from sktune.backends.npugraph_ex.backend import NpugraphExBackend
+from sktune.core.codec import encoded
 from sktune.core.errors import PlanError
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
@@ -48,7 +49,7 @@ def test_random_plans_in_source_are_captured_as_they_are(project: ModelProject, 
         shutil.copytree(project.root, copy)
         for path in copy.rglob("*.yaml"):
             path.write_text(path.read_text().replace("ge_graph", "npugraph_ex"))
-        file = {"version": 1, "backend": "npugraph-ex", "layers": project.layers, "plan": plan.to_dict()}
+        file = {"version": 1, "backend": "npugraph-ex", "layers": project.layers, "plan": encoded(plan)}
         if not plan.scopes:
             continue
         try:

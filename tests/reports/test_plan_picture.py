@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from sktune.core.codec import decoded
 from sktune.core.errors import PlanError
 from sktune.core.layout import Layer, Layout, Unit
 from sktune.core.plan import Plan, Scope
@@ -42,7 +43,7 @@ def bars(picture: ElementTree.Element) -> list[str]:
 def test_the_picture_in_the_documentation_is_up_to_date() -> None:
     """Drawing it again gives the same file."""
     data: Any = yaml.safe_load((IMAGES / "plan.yaml").read_text(encoding="utf-8"))
-    picture = plan_picture(Plan.from_dict(data["plan"]), Layout.from_dict(data["layout"]))
+    picture = plan_picture(decoded(Plan, data["plan"]), decoded(Layout, data["layout"]))
     assert picture == (IMAGES / "plan.svg").read_text(encoding="utf-8")
 
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
+from sktune.core.codec import decoded
 from sktune.core.events.studies import Experiment
 from sktune.core.plan import Plan
 from sktune.core.space import NEW, OptionRules, SpaceSpec, bind
@@ -44,7 +45,7 @@ def test_why_shows_effects_failures_and_the_next_experiment(study: sktune.Search
     )
     assert why["expected_gain_left"] >= 0.0
     tried = {trial.plan for trial in study.trials}
-    assert sktune.Plan.from_dict(why["next_experiment"]["plan"]) not in tried
+    assert decoded(sktune.Plan, why["next_experiment"]["plan"]) not in tried
 
 
 def test_attention_is_estimated_to_save_more_than_a_norm(study: sktune.SearchResult) -> None:

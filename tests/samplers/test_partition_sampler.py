@@ -127,7 +127,7 @@ def test_a_probe_that_runs_counts_as_one() -> None:
     learned, probe = Learned(SPACE), Plan((Scope(SPACE.layout.units[0].name, SPACE.layout.units[1].name),))
     point = {name: choices[0] for name, choices in SPACE.choices.items()}
     running = create_trial(state=TrialState.RUNNING, params=point, distributions=distributions(SPACE),
-                           user_attrs={PROBE: probe.to_dict()})  # fmt: skip
+                           user_attrs={PROBE: encoded(probe)})  # fmt: skip
     for _ in range(2):
         assert learned.read([running]) == [probe]
         assert learned.probes == 1
@@ -155,7 +155,7 @@ def run_trial(study: optuna.Study, land: SyntheticLandscape) -> Plan:
     """Run one trial of ``study`` on ``land``, and return its plan."""
     trial = study.ask(distributions(land.space))
     attributes = study.get_trials(deepcopy=False)[trial.number].user_attrs
-    plan = Plan.from_dict(attributes[PROBE]) if PROBE in attributes else land.space.plan(trial.params)
+    plan = decoded(Plan, attributes[PROBE]) if PROBE in attributes else land.space.plan(trial.params)
     outcome = measured(land, plan, land.evaluate(plan), seed=0)
     trial.set_user_attr(OUTCOME, encoded(outcome))
     if outcome.is_complete and outcome.speedup and PROBE not in attributes:

@@ -1,6 +1,8 @@
 """Facts about a study are typed and have a format, and studies of sktune 0.2.0 can be read."""
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from sktune.measure.final_comparison import FinalComparison
 from sktune.samplers import find_strategy
 from sktune.study.facts import FORMAT, CarriedPlan, DeliveryRecord, ProxyFindings, StudyFacts
 from sktune.study.result import stored_result
+from sktune.study.snapshot import snapshot
 from sktune.study.study import TuningStudy, sqlite_url
+from sktune.study.worker_log import Fate
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
-from tests.builders import TESTS, decoder_layout
+from tests.builders import TESTS, decoder_layout, one_line_error
 
 STUDY = TESTS / "data" / "studies" / "0.2.0.db"
 """A simulated search of the preset llama, 6 trials, from before there was a codec."""
@@ -91,9 +95,8 @@ def test_facts_of_a_newer_sktune_are_refused_in_one_line(tmp_path: Path) -> None
     """Instead of being misread."""
     url = sqlite_url(copied(tmp_path))
     stored(url, "format", FORMAT + 1)
-    with pytest.raises(StudyError, match=r"made by a newer sktune .* upgrade sktune") as refused:
+    with one_line_error(StudyError, r"made by a newer sktune .* upgrade sktune"):
         stored_result("old", tmp_path)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +109,63 @@ def test_facts_of_a_newer_sktune_are_refused_in_one_line(tmp_path: Path) -> None
         ("seconds", "long"),
         ("fingerprint", {"torch": 2}),
         ("final_trials", {}),
+        ("verifications", [1]),
     ],
 )
 def test_a_damaged_fact_is_named_in_one_line(tmp_path: Path, name: str, value: Any) -> None:
     """Whatever the damage."""
     url = sqlite_url(copied(tmp_path))
     stored(url, name, value)
-    with pytest.raises(StudyError, match=f"its fact '{name}' cannot be read") as refused:
+    with one_line_error(StudyError, f"its fact '{name}' cannot be read"):
+        stored_result("old", tmp_path)
+
+
+NO_UNIT = '{"plan": {"scopes": [{"first": "a", "last": "b"}]}, "origin": ""}'
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("outcome", '{"speedup": {"baseline_ms": 1, "latency_ms": 1, "ratio": -1}}',
+         r"trial 1: 'sktune:outcome' cannot be read \(speedup.ratio: "),
+        ("proposal", '{"plan": {"scopes": 3}, "origin": "tpe"}',
+         r"trial 1: 'sktune:proposal' cannot be read \(a plan must be a mapping"),
+        ("proposal", NO_UNIT, r"the plan of trial 1 does not fit its model \(the model has no unit 'a'"),
+        ("proposal", "{", "a stored value is damaged"),
+    ],
+)  # fmt: skip
+def test_a_damaged_value_of_a_trial_is_named_in_one_line(tmp_path: Path, key: str, text: str, message: str) -> None:
+    """The trial, the value, and what is wrong with it."""
+    with closing(sqlite3.connect(copied(tmp_path) / "study.db")) as connection:
+        change = "UPDATE trial_user_attributes SET value_json = ? WHERE key = ? AND trial_id = 2"
+        connection.execute(change, [text, f"sktune:{key}"])
+        connection.commit()
+    with pytest.raises(StudyError, match=message) as refused:
         stored_result("old", tmp_path)
     assert "\n" not in str(refused.value)
+
+
+def test_damaged_claims_leases_and_workers_are_told_in_one_line(tmp_path: Path) -> None:
+    """They are in tables of sktune's own, beside Optuna's."""
+    url = sqlite_url(copied(tmp_path))
+    study = TuningStudy.open("old", url, create=False)
+    with study.claimed(study.facts.fingerprint) as leases:
+        leases.workers.add("npu 0", "a", Fate.JOINED)
+        leases.grant(0, 1, "npu 0")
+    for change, message in (
+        ("UPDATE sktune_claims SET holders = '{'", "who runs it cannot be read"),
+        ("UPDATE sktune_trial_leases SET attempt = 'many'", "its leases cannot be read"),
+        ("UPDATE sktune_workers SET fate = 'eaten'", "its workers cannot be read"),
+    ):
+        with closing(sqlite3.connect(tmp_path / "old" / "study.db")) as connection:
+            connection.execute(change)
+            connection.commit()
+        with pytest.raises(StudyError, match=message):
+            snapshot("old", url, tmp_path / "old")
+        with closing(sqlite3.connect(tmp_path / "old" / "study.db")) as connection:
+            connection.execute("UPDATE sktune_claims SET holders = '[]'")
+            connection.execute("UPDATE sktune_trial_leases SET attempt = 1")
+            connection.commit()
 
 
 def test_facts_are_read_back_as_stored(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import sqlalchemy
 
+from sktune.core.codec import encoded
+from sktune.core.events.studies import WorkerState
 from sktune.core.outcome import Outcome, Speedup
 from sktune.samplers import find_strategy
 from sktune.study.leases import Leases
@@ -11,7 +13,7 @@ from sktune.study.result import result_of
 from sktune.study.snapshot import snapshot, state_of
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
 from sktune.study.worker_log import Fate
-from sktune.study.workers import Workers, WorkerState, workers_of
+from sktune.study.workers import Workers, workers_of
 from tests.builders import MADE_WITH, SPACE
 
 
@@ -46,12 +48,11 @@ def test_while_a_search_runs_each_worker_has_its_trial(tmp_path: Path) -> None:
         first, second, third = ask(study), ask(study), ask(study)
         lease = leases.grant(first.number, 2, "npu 10")
         two, ten = workers(study).all
-        assert (two.worker, two.state, two.lease) == ("npu 2", WorkerState.FREE, None)
+        assert (two.worker, two.state, two.trial) == ("npu 2", WorkerState.FREE, None)
         assert (ten.worker, ten.state) == ("npu 10", WorkerState.RUNNING)
-        assert ten.lease
-        assert (ten.lease.trial, ten.lease.attempt, ten.lease.since) == (first.number, 2, lease.since)
+        assert (ten.trial, ten.attempt, ten.since) == (first.number, 2, lease.since)
         assert (workers(study).running, workers(study).queued) == (1, 1)
-        assert ten.to_dict().keys() >= {"trial", "attempt", "since"}
+        assert encoded(ten).keys() >= {"trial", "attempt", "since"}
         leases.settle(lease)
         for number, proposal in enumerate((first, second, third)):
             study.tell(proposal, on("npu 10", 8.0 + number), 4.0)
@@ -74,7 +75,7 @@ def test_losses_and_quarantines_are_remembered(tmp_path: Path) -> None:
     zero, one = result_of(study, tmp_path).workers.all
     assert [each.why for each in zero.mishaps] == ["its process died"]
     assert one.state is WorkerState.QUARANTINED
-    assert one.to_dict()["mishaps"][0]["fate"] == "quarantined"
+    assert encoded(one)["mishaps"][0]["fate"] == "quarantined"
 
 
 def test_dies_of_one_name_on_two_hosts_are_two(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sktune.backends.npu.backend import NpuBackend
+from sktune.core.codec import decoded
 from sktune.core.plan import Plan
 from sktune.sim.backend import SimBackend
 from sktune.targets import describe
@@ -28,7 +29,7 @@ def test_the_simulation_starts_from_torchairs_graph(model: str, tmp_path: Path) 
     assert simulation.notes == "simulated over TorchAir's GE graph"
     shares = simulation.time_shares()
     assert all(shares[unit.name] > 0 for unit in layout.units)
-    whole = Plan.from_dict({"scopes": [{"first": layout.units[0].name, "last": layout.units[-1].name, "options": {}}]})
+    whole = decoded(Plan, {"scopes": [{"first": layout.units[0].name, "last": layout.units[-1].name, "options": {}}]})
     baseline, fused = simulation.compile(Plan()).simulated_ms, simulation.compile(whole).simulated_ms
     assert baseline is not None and fused is not None
     assert fused < baseline

@@ -11,6 +11,7 @@ import torch
 
 from sktune.backends import backend_info
 from sktune.backends.npu.backend import NpuBackend
+from sktune.core.codec import encoded
 from sktune.core.errors import PlanError
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
@@ -51,7 +52,7 @@ class Project:
         project = self.folder / str(self.applied)
         shutil.copytree(self.model.root, project)
         file = PlanFile.model_validate(
-            {"version": 1, "backend": "npu", "layers": self.model.layers, "plan": plan.to_dict()}
+            {"version": 1, "backend": "npu", "layers": self.model.layers, "plan": encoded(plan)}
         )
         change = source_change(file, project / self.model.model)
         change.write()

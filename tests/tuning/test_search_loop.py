@@ -142,7 +142,7 @@ class TestTrials:
         result = search(tmp_path, runner, trials=24)
         assert result.verdict is not None
         assert result.winner is None
-        assert result.pruned()["compile_failed"] > 4
+        assert result.pruned()[Reason.COMPILE_FAILED] > 4
         assert [row.name for row in result.final] == ["baseline", "baseline again"]
 
     def test_slower_plans_are_pruned_with_their_figure(self, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ class TestTimeBudget:
         events.clear()
         again = search(tmp_path, FakeRunner(), events.append, trials=3)
         assert [event["trial"] for event in of_kind(events, "trial_finished")] == [2]
-        assert again.pruned()["crashed"] == 0
+        assert again.pruned()[Reason.CRASHED] == 0
 
     def test_a_final_comparison_that_is_cut_off_is_made_by_the_next_call(self, tmp_path: Path) -> None:
         """Until then the best trial is the result, and is marked as such."""
@@ -563,10 +563,7 @@ def test_a_runner_is_made_from_the_request(tmp_path: Path) -> None:
     assert runner.clock() - 1000 > TRIAL_S + OPENING_S
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [("{file}:typo", "has no function"), ("{folder}", "config.json")],
-)
+@pytest.mark.parametrize(("model", "message"), [("{file}:typo", "has no function"), ("{folder}", "config.json")])
 def test_a_model_that_cannot_be_loaded_leaves_no_study(tmp_path: Path, model: str, message: str) -> None:
     """A mistake in the command is not a study; one that exists already stays."""
     path, folder, runs = tmp_path / "own.py", tmp_path / "model", tmp_path / "runs"

@@ -51,7 +51,7 @@ def _trials(rehearsal: Rehearsal) -> Table:
     table.add_row("baseline, twice", "", "no scope", f"{run_s} each")
     for trial in rehearsal.first:
         time = "no run" if trial.refused else run_s
-        table.add_row(f"trial {trial.number}", Text(trial.origin), Text(trial.refused or trial.shape), time)
+        table.add_row(f"trial {trial.trial}", Text(trial.origin), Text(trial.refused or trial.shape), time)
     next_number = len(rehearsal.first)
     if rehearsal.later:
         names = ", ".join(rehearsal.later)

@@ -12,10 +12,17 @@ from rich.text import Text
 
 from sktune.core.events.studies import StudyCompared, StudyRow
 from sktune.core.outcome import FinalRow, bracketed
-from sktune.core.printable import counted
 from sktune.reports.outputs import OUTPUTS
 from sktune.reports.plan_names import trial_name
-from sktune.reports.study import dies_line, final_names, interval_text, model_line, proxy_line, verdict_line
+from sktune.reports.study import (
+    dies_line,
+    final_names,
+    interval_text,
+    model_line,
+    proxy_line,
+    trials_line,
+    verdict_line,
+)
 from sktune.study.result import SearchResult
 
 if TYPE_CHECKING:
@@ -32,11 +39,9 @@ MAX_TIES = 3
 
 def result_table(result: SearchResult) -> RenderableType:
     """Return the final comparison and the verdict."""
-    summary = result.summary()
-    pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
     lines = [
         *_failures(result),
-        f"{counted(summary['trials'], 'trial')}: {summary['complete']} complete; pruned: {pruned}",
+        trials_line(result),
         verdict_line(result),
         *filter(None, [model_line(result), dies_line(result)]),
         *([proxy_line(result)] if result.proxy else []),
@@ -56,9 +61,8 @@ def studies_table(rows: Sequence[StudyRow]) -> RenderableType:
     for title in ("trials", "speedup", "last trial", "verdict"):
         table.add_column(title)
     for row in rows:
-        speedup = f"{row['speedup']:.3f}" if row["speedup"] else ""
-        changed = (row["changed"] or "")[:-3]
-        table.add_row(*map(Text, (row["study"], str(row["trials"]), speedup, changed, row["verdict"])))
+        speedup = f"{row.speedup:.3f}" if row.speedup else ""
+        table.add_row(*map(Text, (row.study, str(row.trials), speedup, (row.changed or "")[:-3], row.verdict)))
     return table
 
 
@@ -162,7 +166,7 @@ def recheck_table(checked: "Recheck") -> Table:
     """Return the result of a recheck."""
     table = Table(show_header=False, title=f"[bold]{checked.verdict}[/bold]", title_justify="left")
     table.add_row("code", escape(checked.code))
-    table.add_row("bits", escape(checked.verification.summary()["text"]))
+    table.add_row("bits", escape(checked.verification.summary.text))
     if speedup := checked.speedup:
         interval = f"95% interval {interval_text(speedup)}, in one process"
         figures = f"{speedup.latency_ms:.3f} ms, the baseline {speedup.baseline_ms:.3f} ms"

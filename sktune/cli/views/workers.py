@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from sktune.core.events.studies import WorkerShown, moment
 from sktune.core.printable import counted
-from sktune.study.workers import Workers, WorkerStatus, moment
+from sktune.study.workers import Workers
 
 
 def worker_lines(workers: Workers) -> Sequence[str]:
@@ -17,9 +18,9 @@ def worker_lines(workers: Workers) -> Sequence[str]:
     return lines
 
 
-def _line(workers: Workers, worker: WorkerStatus) -> str:
+def _line(workers: Workers, worker: WorkerShown) -> str:
     parts = [counted(worker.trials, "trial")]
     parts += [] if worker.baseline_ms is None else [f"baseline {worker.baseline_ms:.3f} ms"]
-    parts += [f"runs trial {worker.lease.trial} since {moment(worker.lease.since):%H:%M:%S}"] if worker.lease else []
+    parts += [f"runs trial {worker.trial} since {moment(worker.since):%H:%M:%S}"] if worker.since is not None else []
     parts += [f"{each.fate} {moment(each.at):%Y-%m-%d %H:%M} ({each.why})" for each in worker.mishaps]
     return f"{workers.name(worker)}: {', '.join(parts)}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypedDict
+from typing import Annotated, ClassVar
 
 from sktune.core.events.base import Event
 from sktune.core.events.values import (
@@ -12,13 +12,14 @@ from sktune.core.events.values import (
     Interval,
     ProfileFigures,
     TrueOrNull,
-    VerificationSummary,
 )
+from sktune.core.verification import VerificationSummary
 
 ModelType = Annotated[str, ("enum", ("moe", "standard", "other"))]
 
 
-class Figures(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
     """How much faster a plan is.
 
     Attributes:
@@ -35,11 +36,11 @@ class Figures(TypedDict):
     improvement_percent: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OptionResultShown(Figures):
     """The result of one option of the scope guide.
 
     Attributes:
-        baseline_ms, latency_ms, speedup, ci95, improvement_percent: as in ``figures``.
         option: its name for programs.
         name: its name for people.
         exists: whether the model has the modules that it puts into scopes.
@@ -60,11 +61,11 @@ class OptionResultShown(Figures):
     final: Figures | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendationShown(Figures):
     """The plan that an analysis recommends.
 
     Attributes:
-        baseline_ms, latency_ms, speedup, ci95, improvement_percent: as in ``figures``.
         option: of the scope guide; null for "no scope".
         name: the option's name for people.
         reason: why, in sentences.
@@ -123,7 +124,8 @@ class ModuleShares:
         return name if shares[name] else ""
 
 
-class DecisionStep(TypedDict):
+@dataclass(frozen=True, slots=True)
+class DecisionStep:
     """A question of the scope guide's decision tree.
 
     Attributes:

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, get_type_hints
+
+from pydantic import PlainSerializer
 
 from sktune.core.codec import encoded
 
@@ -31,14 +34,27 @@ class Event:
     def to_dict(self) -> dict[str, Any]:
         """Return the event as a dictionary, for listeners and ``--json``; figures may be infinite or NaN."""
         result: dict[str, Any] = {"event": self.event}
+        own_forms = _own_forms(type(self))
         for key in fields(self):
             value = getattr(self, key.name)
             if key.default is MISSING or value != key.default:
-                result[key.name] = _plain(value)
+                form = own_forms.get(key.name)
+                result[key.name] = encoded(value, form) if form else _plain(value)
         return result
 
 
 Listener = Callable[[Event], None]
+
+
+def _find_own_forms(kind: type) -> dict[str, Any]:
+    """Return the types of those keys that are written in a form of their own, such as rounded figures."""
+    hints = get_type_hints(kind, include_extras=True)
+    is_own = {name: any(isinstance(each, PlainSerializer) for each in getattr(hint, "__metadata__", ()))
+              for name, hint in hints.items()}  # fmt: skip
+    return {name: hints[name] for name in hints if is_own[name]}
+
+
+_own_forms: Callable[[Any], dict[str, Any]] = cache(_find_own_forms)
 
 
 def _plain(value: Any) -> Any:

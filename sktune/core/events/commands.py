@@ -3,22 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, ClassVar, TypedDict
+from typing import Annotated, ClassVar
 
 from sktune.core.errors import ExitCode
 from sktune.core.events.base import ABSENT, Absent, Event
 from sktune.core.events.values import (
-    Bottleneck,
     Count,
     Interval,
-    KernelShare,
     Options,
     Positive,
     ProfileComparison,
-    VerificationSummary,
+    ProfileFigures,
 )
 from sktune.core.layout import Layer, UnitShown
 from sktune.core.plan import Option
+from sktune.core.verification import VerificationSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,8 @@ class Fitted:
     note: str = ""
 
 
-class TrialForetold(TypedDict):
+@dataclass(frozen=True, slots=True)
+class TrialForetold:
     """A trial that a search would begin with, whatever its results.
 
     Attributes:
@@ -100,7 +100,8 @@ class TrialForetold(TypedDict):
     seconds: Positive
 
 
-class DurationForetold(TypedDict):
+@dataclass(frozen=True, slots=True)
+class DurationForetold:
     """How long a whole search takes.
 
     Attributes:
@@ -244,34 +245,15 @@ class PlanUndone(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileFinished(Event):
+class ProfileFinished(ProfileFigures, Event):
     """`profile`: where a decode step's time goes.
 
     Attributes:
-        steps: number of steps in the profile.
-        layers: number of layers in a step.
-        step_ms: median over the steps.
-        compute_ms, communication_ms: time of these kernels in a step.
-        gap_ms: time of a step in which no kernel ran.
-        gap_share: of the step, from 0 to 1.
-        bottleneck: what limits the step; null if the profile is too doubtful for a conclusion.
-        superkernels: number of SuperKernels in a step.
-        top: the kernel types that take most of the step.
         warnings: what was left out or assumed, and other reasons to trust the figures less.
         comparison: present if there is a candidate: its SuperKernels, and the operators that they replace.
     """
 
     event: ClassVar[str] = "profile_finished"
-    steps: Count
-    layers: Count
-    step_ms: float
-    compute_ms: float
-    communication_ms: float
-    gap_ms: float
-    gap_share: float
-    bottleneck: Bottleneck | None
-    superkernels: Count
-    top: Sequence[KernelShare]
     warnings: Sequence[str]
     comparison: ProfileComparison | Absent = ABSENT
 

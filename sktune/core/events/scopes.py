@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypedDict
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -80,7 +80,8 @@ class ScopeFusion:
     reasons: tuple[str, ...] = ()
 
 
-class CutShown(TypedDict):
+@dataclass(frozen=True, slots=True)
+class CutShown:
     """Operators at which a scope is cut, or because of which it is not fused.
 
     Attributes:
@@ -94,7 +95,8 @@ class CutShown(TypedDict):
     count: Count
 
 
-class CheckedScopeShown(TypedDict):
+@dataclass(frozen=True, slots=True)
+class CheckedScopeShown:
     """What the compiler will make of a scope.
 
     Attributes:

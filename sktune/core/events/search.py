@@ -13,9 +13,9 @@ from sktune.core.events.values import (
     Seconds,
     Span,
     TrueOrNull,
-    VerificationSummary,
 )
 from sktune.core.outcome import Reason
+from sktune.core.verification import VerificationSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,27 +282,17 @@ class FinalStage(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanVerified(Event):
+class PlanVerified(VerificationSummary, Event):
     """The plan that wins was compared with the baseline on many more steps than in its trial.
 
     Attributes:
         trial: its number.
         identical: whether all bits are equal. A plan that is not becomes a `mismatch`, and the next one is compared.
-        steps, contexts, elements, confidence, differing_share_below, regions, exact_regions, text: as in
-            `verification_summary`.
     """
 
     event: ClassVar[str] = "plan_verified"
     trial: Count
     identical: bool
-    steps: Count
-    contexts: Count
-    elements: Count
-    confidence: float
-    differing_share_below: float
-    regions: Count
-    exact_regions: Count
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

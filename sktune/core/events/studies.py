@@ -2,15 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NotRequired, TypedDict
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, ClassVar
 
+from pydantic import Field, PlainSerializer
+
+from sktune.core.codec import LEFT_OUT_IF_EMPTY, LEFT_OUT_IF_NONE
 from sktune.core.events.base import Event
 from sktune.core.events.search import StudyResult
 from sktune.core.events.values import Count, Interval, Options, Positive, Share
 from sktune.core.plan import Plan
 
 
-class Incumbent(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Incumbent:
     """The best trial so far.
 
     Attributes:
@@ -30,7 +36,8 @@ class Incumbent(TypedDict):
     ci95: Interval | None
 
 
-class FinalRowShown(TypedDict):
+@dataclass(frozen=True, slots=True)
+class FinalRowShown:
     """A row of the final comparison.
 
     Attributes:
@@ -142,7 +149,30 @@ class WhyShown:
     device: tuple[DeviceConstant, ...]
 
 
-class Mishap(TypedDict):
+def moment(seconds: float) -> datetime:
+    """Return a time in seconds since the epoch by this machine's clock and time zone."""
+    return datetime.fromtimestamp(seconds).astimezone()
+
+
+Moment = Annotated[
+    float, PlainSerializer(lambda seconds: moment(seconds).isoformat(timespec="seconds"), return_type=str)
+]
+"""In seconds since the epoch; written in ISO 8601."""
+
+
+class WorkerState(StrEnum):
+    """What a worker does now."""
+
+    RUNNING = "running"
+    FREE = "free"
+    ENDED = "ended"
+    LOST = "lost"
+    QUARANTINED = "quarantined"
+    GIVEN_BACK = "given_back"
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
     """What became of a worker.
 
     Attributes:
@@ -153,18 +183,20 @@ class Mishap(TypedDict):
 
     fate: Annotated[str, ("enum", ("lost", "quarantined"))]
     why: str
-    at: str
+    at: Moment
 
 
-class WorkerShown(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerShown:
     """One die that a study was searched on.
 
     Attributes:
-        worker: the die.
+        worker: the die; unique on its host.
         host: its machine; empty if it was lost before it was ready.
         state: what it does; `ended` if its search has.
         trial, attempt: that it runs.
         since: when it was given the trial, in ISO 8601.
+        until: when its lease of the trial expires; None while it has not begun.
         trials: number of finished trials that ended there.
         baseline_ms: median of the baseline in them; null if nothing was measured.
         mishaps: when it was lost or quarantined, and why, also if it has joined again.
@@ -172,13 +204,14 @@ class WorkerShown(TypedDict):
 
     worker: str
     host: str
-    state: Annotated[str, ("enum", ("running", "free", "ended", "lost", "quarantined", "given_back"))]
-    trial: NotRequired[Count]
-    attempt: NotRequired[Count]
-    since: NotRequired[str]
+    state: WorkerState
+    trial: Annotated[Count | None, LEFT_OUT_IF_NONE] = None
+    attempt: Annotated[Count | None, LEFT_OUT_IF_NONE] = None
+    since: Annotated[Moment | None, LEFT_OUT_IF_NONE] = None
+    until: Annotated[float | None, Field(exclude=True)] = None
     trials: Count
     baseline_ms: float | None
-    mishaps: NotRequired[Sequence[Mishap]]
+    mishaps: Annotated[Sequence[Mishap], LEFT_OUT_IF_EMPTY] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +307,8 @@ class CompareFinished(Event):
     picture: str
 
 
-class StudyRow(TypedDict):
+@dataclass(frozen=True, slots=True)
+class StudyRow:
     """A study in a list.
 
     Attributes:

@@ -5,7 +5,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypedDict
+from enum import StrEnum
+from math import nan
+from typing import Annotated
+
+from pydantic import Field, PlainSerializer
 
 from sktune.core.plan import Option
 
@@ -22,32 +26,7 @@ Goal = Annotated[str, ("enum", ("first", "best"))]
 GuideOption = Annotated[
     str, ("enum", ("attention_only", "moe_only", "attention_moe", "whole_layer", "all_layers", "custom"))
 ]
-SuperKernelVerdict = Annotated[str, ("enum", ("beneficial", "neutral", "regressed", "insufficient evidence"))]
 Bottleneck = Annotated[str, ("enum", ("compute", "memory", "scheduling", "synchronisation"))]
-
-
-class VerificationSummary(TypedDict):
-    """How much of a plan was compared with the baseline, and the bound that follows.
-
-    Attributes:
-        steps: number of decode steps whose outputs and state were compared.
-        contexts: number of different prefills that these steps started from.
-        elements: number of elements of outputs and state, over all steps.
-        confidence: of ``differing_share_below``, from 0 to 1.
-        differing_share_below: upper bound of the share of steps that differ.
-        regions: number of distinct regions, each compared with its own kernels.
-        exact_regions: how many of these are exact by construction.
-        text: a summary in one line.
-    """
-
-    steps: Count
-    contexts: Count
-    elements: Count
-    confidence: float
-    differing_share_below: float
-    regions: Count
-    exact_regions: Count
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +53,8 @@ class HostFacts:
     free_disk_bytes: Count
 
 
-class ModelResult(TypedDict):
+@dataclass(frozen=True, slots=True)
+class ModelResult:
     """A search of several in one command.
 
     Attributes:
@@ -97,7 +77,14 @@ class ModelResult(TypedDict):
     failure: str | None
 
 
-class KernelShare(TypedDict):
+Rounded = Annotated[float, PlainSerializer(lambda value: round(value, 6), return_type=float)]
+"""Written with six digits after the point."""
+RoundedUs = Annotated[float, PlainSerializer(lambda value: round(value, 3), return_type=Positive)]
+"""In microseconds; written in whole nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelShare:
     """All kernels of one type in a decode step.
 
     Attributes:
@@ -109,8 +96,8 @@ class KernelShare(TypedDict):
 
     type: str
     count: Count
-    total_ms: float
-    share: float
+    total_ms: Rounded
+    share: Rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +112,23 @@ class ReplacedOperator:
     type: str
 
 
-class SuperKernelFigures(TypedDict):
+class SuperKernelVerdict(StrEnum):
+    """Whether a SuperKernel pays off."""
+
+    BENEFICIAL = "beneficial"
+    NEUTRAL = "neutral"
+    REGRESSED = "regressed"
+    INSUFFICIENT = "insufficient evidence"
+
+
+@dataclass(frozen=True, slots=True)
+class SuperKernelFigures:
     """A SuperKernel of the candidate.
 
     Attributes:
         name: of the kernel.
         scope: the label of its scope.
+        is_fragment: whether it is part of a scope that was split.
         replaced: the baseline's operators that it replaces, in order; empty if they were not found.
         baseline_us: their span, from the first one's start to the last one's end, median over the steps; null if they
             were not found.
@@ -141,14 +139,21 @@ class SuperKernelFigures(TypedDict):
 
     name: str
     scope: str
+    is_fragment: Annotated[bool, Field(exclude=True)]
     replaced: Sequence[ReplacedOperator]
-    baseline_us: Positive | None
-    candidate_us: Positive
-    noise_us: Positive
+    baseline_us: RoundedUs | None
+    candidate_us: RoundedUs
+    noise_us: RoundedUs
     verdict: SuperKernelVerdict
 
+    @property
+    def gain_us(self) -> float:
+        """Time saved per step; negative for a loss. NaN if the replaced operators were not found."""
+        return nan if self.baseline_us is None else self.baseline_us - self.candidate_us
 
-class ProfileComparison(TypedDict):
+
+@dataclass(frozen=True, slots=True)
+class ProfileComparison:
     """A profile with scopes beside one without.
 
     Attributes:
@@ -157,26 +162,34 @@ class ProfileComparison(TypedDict):
         superkernels: of the candidate, in execution order.
     """
 
-    step_ms: float
-    speedup: float
+    step_ms: Rounded
+    speedup: Rounded
     superkernels: Sequence[SuperKernelFigures]
 
 
-class ProfileFigures(TypedDict):
+@dataclass(frozen=True, slots=True)
+class ProfileFigures:
     """Where a decode step's time goes.
 
     Attributes:
-        steps, layers, step_ms, compute_ms, communication_ms, gap_ms, gap_share, bottleneck, superkernels, top: as in
-            ``profile_finished``.
+        steps: number of steps in the profile.
+        layers: number of layers in a step.
+        step_ms: median over the steps.
+        compute_ms, communication_ms: time of these kernels in a step.
+        gap_ms: time of a step in which no kernel ran.
+        gap_share: of the step, from 0 to 1.
+        bottleneck: what limits the step; null if the profile is too doubtful for a conclusion.
+        superkernels: number of SuperKernels in a step.
+        top: the kernel types that take most of the step.
     """
 
     steps: Count
     layers: Count
-    step_ms: float
-    compute_ms: float
-    communication_ms: float
-    gap_ms: float
-    gap_share: float
-    bottleneck: Bottleneck
+    step_ms: Rounded
+    compute_ms: Rounded
+    communication_ms: Rounded
+    gap_ms: Rounded
+    gap_share: Rounded
+    bottleneck: Bottleneck | None
     superkernels: Count
     top: Sequence[KernelShare]

@@ -242,7 +242,7 @@ def _attributes(value: Any) -> Mapping[str, Any]:
     """Return ``vars(value)`` without calling the program's ``__getattr__`` or ``__getattribute__``."""
     try:
         attributes = object.__getattribute__(value, "__dict__")
-    except AttributeError:
+    except AttributeError:  # the program's class has slots alone
         return {}
     return attributes if isinstance(attributes, dict) else {}
 

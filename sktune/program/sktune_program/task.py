@@ -81,22 +81,30 @@ class RankTask:
         path = os.path.join(folder, TASK)
         try:
             with open(path, encoding="utf-8") as file:
-                values: dict[str, Any] = json.load(file)
-            version = values.pop("format", None)
-            if version != FORMAT:
-                raise BadInputError(
-                    f"{path} has the format {version!r}, and the sktune_program on PYTHONPATH knows {FORMAT}; "
-                    "put the folder of the searching sktune there"
-                )
-            values["decode"] = DecodeCall(**values["decode"]) if values["decode"] else None
-            values["scopes"] = tuple(MarkedScope(**scope) for scope in values["scopes"])
-            return cls(**values)
+                values = json.load(file)
+            if not isinstance(values, dict):
+                raise ValueError("it is no mapping")
         except OSError as failure:
             raise BadInputError(
                 f"{path} cannot be read ({failure.strerror}); set SKTUNE_RUN to a run's folder"
             ) from failure
-        except (ValueError, TypeError, KeyError, AttributeError) as failure:
+        except ValueError as failure:
             raise BadInputError(f"{path} is no task ({failure}); start the search again") from failure
+        version = values.pop("format", None)
+        if version != FORMAT:
+            raise BadInputError(
+                f"{path} has the format {version!r}, and the sktune_program on PYTHONPATH knows {FORMAT}; "
+                "put the folder of the searching sktune there"
+            )
+        try:
+            return cls._read(**values)
+        except TypeError as failure:  # a key is missing, or one too many
+            raise BadInputError(f"{path} is no task ({failure}); start the search again") from failure
+
+    @classmethod
+    def _read(cls, decode: Any, scopes: Any, **others: Any) -> RankTask:
+        call = DecodeCall(**decode) if decode else None
+        return cls(decode=call, scopes=tuple(MarkedScope(**scope) for scope in scopes), **others)
 
 
 def is_baselines_turn(step: int, turns: int) -> bool:

@@ -53,13 +53,14 @@ def digests_of(leaves: Iterable[tuple[str, Leaf]]) -> dict[str, str]:
     digests: dict[str, list[str]] = {}
     for name, leaf in leaves:
         try:
-            if isinstance(leaf, Values):
-                elements = len(leaf.items)
-            else:
-                elements = int(leaf.numel() if isinstance(leaf, torch.Tensor) else leaf.size)
-            digests.setdefault(name, []).append(f"{digest_of(leaf)}/{elements}")
-        except (RuntimeError, TypeError, ValueError) as failure:
+            digest = digest_of(leaf)
+        except (RuntimeError, TypeError, ValueError) as failure:  # tensors of a kind whose memory torch does not give
             raise TargetError(f"{name} cannot be compared: its bits cannot be read ({described(failure)})") from failure
+        if isinstance(leaf, Values):
+            elements = len(leaf.items)
+        else:
+            elements = int(leaf.numel() if isinstance(leaf, torch.Tensor) else leaf.size)
+        digests.setdefault(name, []).append(f"{digest}/{elements}")
     return {name: own[0] if len(own) == 1 else _joined(sorted(own)) for name, own in digests.items()}
 
 

@@ -108,9 +108,8 @@ def _so_far(shown: Shown) -> list[Markup]:
 
 def _facts(shown: Shown) -> list[Markup]:
     result, say = shown.result, shown.say
-    summary, facts = result.summary(), result.facts
-    pruned = ", ".join(f"{count} {say('outcome.' + reason)}" for reason, count in summary["pruned"].items() if count)
-    made = facts.fingerprint
+    facts, made = result.facts, result.facts.fingerprint
+    pruned = ", ".join(f"{count} {say('outcome.' + reason)}" for reason, count in result.pruned().items() if count)
     versions = ", ".join(
         f"{name} {made[name]}" for name in ("sktune", "torch", "torch_npu", "cann", "transformers", "python")
         if made.get(name) and made[name] != "not installed"
@@ -121,7 +120,7 @@ def _facts(shown: Shown) -> list[Markup]:
         ("plan", shown.options(result.winner.plan) or say("no_options") if result.winner else ""),
         ("others", _alternatives(shown)),
         ("model", facts.description),
-        ("trials", say("verdict.trials_text", trials=summary["trials"], complete=summary["complete"],
+        ("trials", say("verdict.trials_text", trials=len(result.trials), complete=result.complete,
                        pruned=pruned or say("none"))),
         ("noise", _noise(shown)),
         ("time", say("verdict.time_text", seconds=f"{facts.seconds:,.0f}", final=f"{facts.final_s:,.0f}")

@@ -2,11 +2,11 @@
 
 from markupsafe import Markup
 
+from sktune.core.events.studies import WorkerShown, moment
 from sktune.core.printable import shortened
 from sktune.reports.figure import Figure, Table
 from sktune.reports.markup import element
 from sktune.reports.shown import Shown
-from sktune.study.workers import WorkerStatus, moment
 
 MAX_NAME, MAX_WHY, MAX_MISHAPS = 60, 200, 3
 
@@ -32,14 +32,13 @@ def workers(shown: Shown) -> Figure | None:
     return Figure(say("workers.title"), lead, table=table, is_open=True)
 
 
-def _lease(shown: Shown, worker: WorkerStatus) -> tuple[object, ...]:
+def _lease(shown: Shown, worker: WorkerShown) -> tuple[object, ...]:
     """Return which trial a worker runs, since when, and when its lease expires."""
-    lease = worker.lease
-    if lease is None:
+    if worker.trial is None:
         return "", "", ""
-    attempt = "" if lease.attempt == 1 else shown.say("workers.attempt", number=lease.attempt)
-    times = (f"{moment(at):%H:%M:%S}" if at else "" for at in (lease.since, lease.until))
-    return f"{lease.trial}{attempt}", *map(_whole, times)
+    attempt = "" if worker.attempt == 1 else shown.say("workers.attempt", number=worker.attempt)
+    times = (f"{moment(at):%H:%M:%S}" if at else "" for at in (worker.since, worker.until))
+    return f"{worker.trial}{attempt}", *map(_whole, times)
 
 
 def _whole(text: str) -> Markup:
@@ -47,7 +46,7 @@ def _whole(text: str) -> Markup:
     return element("span", text, class_="whole")
 
 
-def _mishaps(shown: Shown, worker: WorkerStatus) -> str:
+def _mishaps(shown: Shown, worker: WorkerShown) -> str:
     latest = worker.mishaps[-MAX_MISHAPS:]
     texts = [
         f"{moment(each.at):%Y-%m-%d %H:%M} {shown.say(f'workers.is_{each.fate}')}: {shortened(each.why, MAX_WHY)}"

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from sktune.core.outcome import Reason
+from sktune.core.plain_data import finite
 from sktune.core.plan import Options, Plan, options_text
 from sktune.core.printable import printable, shortened
 from sktune.reports.figures.compared import KEYS
@@ -45,7 +46,7 @@ def page_data(shown: Shown) -> str:
         "words": {key: shown.say(key, **{name: "{" + name + "}" for name in ("shown", "all", "count")})
                   for key in (*WORDS, *(f"compared.{key}" for key in KEYS), *(f"outcome.{key}" for key in OUTCOMES))},
     }  # fmt: skip
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
+    text = json.dumps(finite(data), ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
     # "<" could end the element, and the separators end a line of a script in old engines.
     return printable(text).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
