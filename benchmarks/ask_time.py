@@ -22,7 +22,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.landscapes.failing import Faults
-from sktune.backends.installed import device_name
+from sktune.backends.this_machine import device_name
 from sktune.core.codec import encoded
 from sktune.core.layout import Kernel, Layer, Layout, Unit
 from sktune.core.outcome import Outcome, ScopeTime, Speedup

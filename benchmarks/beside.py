@@ -27,12 +27,12 @@ import numpy.typing as npt
 
 from benchmarks.measurement import opened
 from sktune.backends.inductor.info import RETAINED_MEMORY
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
 from sktune.core.outcome import Speedup
 from sktune.measure import latency
 from sktune.measure.devices import Cpu
 from sktune.measure.latency import Budget
-from sktune.measure.winner import students_t
+from sktune.measure.verdict import students_t
 from sktune.worker.process_tree import descendants
 from sktune.worker.step_timer import quiet_collector
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sktune.backends import backend_info
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan
 from sktune.measure.final_comparison import FinalComparison

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))  # a script can only import modules beside it
 
 from benchmarks.landscape import Record, replay  # noqa: E402
 from benchmarks.landscapes.devices import DEVICES, DeviceLandscape  # noqa: E402
-from sktune.backends.installed import device_name  # noqa: E402
+from sktune.backends.this_machine import device_name  # noqa: E402
 from sktune.core.codec import encoded  # noqa: E402
 from sktune.core.events.studies import DeviceConstant  # noqa: E402
 from sktune.learning.attributes import OUTCOME, PROBE  # noqa: E402

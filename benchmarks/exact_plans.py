@@ -5,7 +5,7 @@
     python -m benchmarks.exact_plans --table benchmarks/results/exact-plans-cpu-2-cores.md
 
 Plans are drawn of two populations that nothing was tuned on: ``random``, one plan of one program of
-``tests.backends.random_programs``, and ``models``, plans of the presets and of the example, as in
+``benchmarks.random_programs``, and ``models``, plans of the presets and of the example, as in
 ``benchmarks.reference_plans``, without the scopes that are not exact. Options have values that are. A plan that is
 exact and passes what a search asks of it (the quick check, the check of regions, and ``FIRST_STEPS`` decode steps) is
 compared on ``FURTHER_STEPS`` others: of random programs with state that is drawn anew and, in half of the contexts,
@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.random_programs import described, program_of
 from benchmarks.reference_bits import ROOT, made_with, prepare_environment, use_threads
 from benchmarks.reference_plans import EXACT_KIND, MODELS, Model, drawn, opened
 from sktune.backends.base import CompileError, Step
@@ -46,7 +47,6 @@ from sktune.targets.tracing import trace_layout
 from sktune.worker.replays import Replay, run_once
 from sktune.worker.step_check import Digester, contexts, replay_of
 from sktune.worker.verifier import Verifier
-from tests.backends.random_programs import described, program_of
 
 FIRST_PROGRAMS = (6_000_000, 7_000_000, 8_000_000)
 """Seeds from which programs are drawn, by processes that run side by side."""

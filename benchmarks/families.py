@@ -35,7 +35,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: forked processe
 
 from benchmarks.eager_decode import open_family, summary, write_config
 from benchmarks.tiny_configs import families
-from sktune.backends.installed import package_version
+from sktune.backends.this_machine import package_version
 from tests import warm
 
 STAGES = ("open", "search", "sim")

@@ -1,7 +1,7 @@
 """Searches on machines that fail: ``python -m benchmarks.faults [RUNS]``, or ``--ray [RUNS]`` on a real cluster.
 
 Each run is a search of 40 trials on five dies in virtual time, with the real coordinator and a random schedule of
-faults; see ``tests/engines/fault_campaign.py``. The exit code is 1 if a trial is not told exactly once, a plan is
+faults; see ``benchmarks/fault_campaign.py``. The exit code is 1 if a trial is not told exactly once, a plan is
 blamed for a machine, a lease is left, or another plan than the fastest wins.
 
 With ``--ray`` a cluster of four nodes on this host, with a die each, runs searches of 40 trials that sleep half a
@@ -21,11 +21,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks import fault_campaign
+from benchmarks.slow_factory import sleeping, sound
 from sktune.core.events.base import Event
 from sktune.tuning.loop import run
 from sktune.worker.jobs import RunnerFactory
-from tests.engines import fault_campaign
-from tests.engines.slow_factory import sleeping, sound
 
 DIES = 5
 DIES_ON_RAY, TRIALS_ON_RAY = 4, 40

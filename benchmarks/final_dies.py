@@ -18,7 +18,7 @@ from benchmarks.simulated_table import write_table
 from sktune.core.outcome import BASELINE, MAX_FINALISTS, FinalRow, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import FinalPlan, decide
+from sktune.measure.verdict import FinalPlan, decide
 
 LATENCY_SD, RATIO_SD, NOISE_SD = 0.08, 0.01, 0.005
 """Standard deviations of logarithms: between dies, of the latency and of a plan's ratio; and between processes."""

@@ -20,7 +20,7 @@ from benchmarks.simulated_table import write_table
 from sktune.core.outcome import BASELINE, BASELINE_REPEAT, MAX_FINALISTS, FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import FinalPlan, decide
+from sktune.measure.verdict import FinalPlan, decide
 from sktune.study.records import TrialRecord
 from sktune.study.result import verdict_of_trials
 

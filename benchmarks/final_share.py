@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.busy import SPINNER
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
 
 HERE = Path(__file__).resolve().parents[1]
 COLUMNS = (

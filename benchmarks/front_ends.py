@@ -2,7 +2,7 @@
 
     SKTUNE_NPU_ENVS=FOLDER python -m benchmarks.front_ends [--only 2.8.0.post4,2.14.0]
 
-Each release has an environment of its own below the folder, made if it is not there (``tests/torchair/make_env.py``;
+Each release has an environment of its own below the folder, made if it is not there (``benchmarks/npu_env.py``;
 those of torch 2.8 and 2.10 take 7 GB each). There, what its front ends have is read from themselves, and the suites
 ``tests/torchair`` and ``tests/npugraph_ex`` run. Rows of releases that are not asked for stay as they are.
 """
@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.torchair.look import PACKAGES
-from tests.torchair.make_env import RELEASES
+from benchmarks.npu_env import RELEASES
+from benchmarks.npu_names import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "benchmarks" / "data" / "front_ends.jsonl"
@@ -54,7 +54,7 @@ class Row:
         date: of the run.
         suites: by name, how many tests there are, failed, ended in an error, or were skipped.
         failed: names of the tests that did not pass.
-        facts: by what they are about, names that the front ends have; see ``tests.torchair.look``.
+        facts: by what they are about, names that the front ends have; see ``benchmarks.npu_names``.
     """
 
     release: str
@@ -91,10 +91,10 @@ def run(release: str, folder: Path) -> Row:
     """Look at one release and run the suites in its environment."""
     python = folder / "bin" / "python"
     if not (folder / "lib").exists():
-        make = ROOT / "tests" / "torchair" / "make_env.py"
+        make = ROOT / "benchmarks" / "npu_env.py"
         subprocess.run([sys.executable, str(make), "--torch-npu", release, str(folder)], check=True)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    words = [str(python), "-m", "tests.torchair.look"]
+    words = [str(python), "-m", "benchmarks.npu_names"]
     answer = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     seen = json.loads(answer.stdout.splitlines()[-1])
     suites: dict[str, dict[str, int]] = {}

@@ -1,6 +1,6 @@
 """Searches on many dies, in virtual time: ``python -m benchmarks.many_dies --dies 128 --studies 8``.
 
-The real coordinator, study and sampler run on an engine in virtual time (``tests/engines/faulty_engine.py``). Dies
+The real coordinator, study and sampler run on an engine in virtual time (``benchmarks/faulty_engine.py``). Dies
 differ by 8% in speed, some are 1.5 times slower; a trial takes a lognormal time around three minutes; hosts of 16 dies
 are lost at random, and come back ten minutes later. All processor time that the coordinator really spends, proposals
 and storage included, is added to virtual time, during which it hands out nothing. Results come from a landscape.
@@ -27,6 +27,8 @@ from unittest.mock import patch
 
 from optuna.trial import TrialState
 
+from benchmarks.fault_campaign import Site
+from benchmarks.faulty_engine import START_S, FaultyEngine, VirtualTime
 from benchmarks.landscape import Landscape, gain, measured
 from benchmarks.search import landscape_source
 from sktune.core.outcome import Outcome
@@ -38,8 +40,6 @@ from sktune.tuning.request import Request
 from sktune.tuning.scheduler import WorkerLostError
 from sktune.tuning.trials import Trials
 from sktune.worker.jobs import Began, EngineEvent, Judge, OnEvent, Report, RunnerCall, Worker
-from tests.engines.fault_campaign import Site
-from tests.engines.faulty_engine import START_S, FaultyEngine, VirtualTime
 from tests.fake_runner import SPACE, FakeRunner, _empty_database
 
 TRIAL_S, TRIAL_SPREAD = 180.0, 0.4

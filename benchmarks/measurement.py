@@ -30,7 +30,7 @@ import torch
 
 from sktune.backends import backend_info
 from sktune.backends.base import Backend, Compiled
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
 from sktune.core.outcome import Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import sktune
-from sktune.backends.installed import device_name
+from sktune.backends.this_machine import device_name
 from sktune.reports.study import final_table, verdict_line
 from sktune.study.result import SearchResult
 from sktune.tuning.request import Request

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 import sktune
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
 from sktune.core.errors import SktuneError
 from sktune.reports.study import final_table
 from sktune.study.result import SearchResult

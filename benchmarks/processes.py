@@ -24,10 +24,10 @@ from unittest.mock import patch
 
 from sktune.backends.inductor import info
 from sktune.backends.info import FINAL_PROCESSES
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
 from sktune.core.outcome import Speedup
 from sktune.core.plan import Plan
-from sktune.measure.winner import students_t
+from sktune.measure.verdict import students_t
 from sktune.tuning.request import Request, bind_space, space_spec
 from sktune.worker.jobs import Compare, RunnerSetup
 from sktune.worker.runner import WorkerRunner
@@ -141,7 +141,7 @@ def table(found: Mapping[str, Sequence[ProcessResult]]) -> Iterator[str]:
 
 def _spread(speedups: Sequence[Speedup]) -> str:
     logs = [log(speedup.ratio) for speedup in speedups]
-    # Without the prior of ``sktune.measure.winner``, which is fitted to this table.
+    # Without the prior of ``sktune.measure.verdict``, which is fitted to this table.
     student = students_t(TOGETHER - 1) / sqrt(TOGETHER)
     intervals = [(mean(some), student * stdev(some)) for some in combinations(logs, TOGETHER)]
     half = median(halfwidth for _, halfwidth in intervals)

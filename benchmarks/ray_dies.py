@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import ray
 
+from benchmarks import fault_campaign
 from sktune.cluster.die_actor import DieActor
 from sktune.cluster.host_group import WorkerPlace
 from sktune.cluster.hosts import THREADS, on_host
@@ -29,7 +30,6 @@ from sktune.tuning.loop import run
 from sktune.worker.jobs import EngineEvent, Judge, Report, RunnerSetup, Worker
 from tests.builders import decoder_layout
 from tests.cluster.local_cluster import local_cluster
-from tests.engines import fault_campaign
 from tests.fake_runner import FakeRunner
 
 DIES_PER_PROCESS = 50

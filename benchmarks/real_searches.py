@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script can 
 from benchmarks.landscape import gain
 from benchmarks.landscapes.recorded import RECORDED
 from benchmarks.search import TARGET
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
 
 
 @dataclass(frozen=True, slots=True)

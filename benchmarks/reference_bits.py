@@ -49,7 +49,7 @@ from benchmarks.reference_plans import (
 )
 from benchmarks.reference_steps import Counts, compared, traced
 from sktune.backends.base import CompileError, Step
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
 from sktune.core.codec import decoded, encoded
 from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.plan import Plan

@@ -46,7 +46,7 @@ from benchmarks.landscapes.failing import Thinnable, with_failures  # noqa: E402
 from benchmarks.landscapes.recorded import RECORDED  # noqa: E402
 from benchmarks.landscapes.simulated import SIMULATED  # noqa: E402
 from benchmarks.landscapes.synthetic import SYNTHETIC  # noqa: E402
-from sktune.backends.installed import device_name, package_version  # noqa: E402
+from sktune.backends.this_machine import device_name, package_version  # noqa: E402
 from sktune.core.errors import BadInputError, SktuneError, nearest  # noqa: E402
 from sktune.core.space import SearchSpace  # noqa: E402
 from sktune.samplers import find_strategy  # noqa: E402

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
 
 
 def write_table(name: str, description: str | None, table: Callable[[int, int], Iterator[str]], runs: int) -> None:

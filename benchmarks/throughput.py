@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import sktune
-from sktune.backends.installed import device_name
+from sktune.backends.this_machine import device_name
 from sktune.core.codec import decoded, encoded
 from sktune.core.plan import Plan
 from sktune.tuning.request import Request

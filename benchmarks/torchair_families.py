@@ -4,7 +4,7 @@
 
 A tiny model of each family (``benchmarks.tiny_configs``) is converted to a GE graph, without a device. Each starting
 point of its space must mark exactly the GE operators that the plan's scopes contain, with the plan's options, and the
-converted graph, run on the CPU, must give the baseline's bits. ``tests/torchair/make_env.py`` makes the environment.
+converted graph, run on the CPU, must give the baseline's bits. ``benchmarks/npu_env.py`` makes the environment.
 
 Each family runs in its own process, with a time limit. A row is written as soon as it is known, and the same command
 continues where it stopped; rows of other versions of torch, torch_npu or transformers are made anew.
@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.tiny_configs import families, tiny_config
-from sktune.backends.installed import package_version
+from sktune.backends.this_machine import package_version
 
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "benchmarks" / "data" / "torchair_families.jsonl"
@@ -178,7 +178,7 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
     yield "fusion and timing need a device, and are not covered. Written by:"
     yield ""
     yield "```bash"
-    yield "python tests/torchair/make_env.py --torch-npu 2.13.0 .venv-npu"
+    yield "python benchmarks/npu_env.py --torch-npu 2.13.0 .venv-npu"
     yield ".venv-npu/bin/python -m benchmarks.torchair_families"
     yield "```"
     yield ""

@@ -28,11 +28,11 @@ from statistics import mean, stdev
 from typing import Self
 
 from benchmarks.beside import send
-from sktune.backends.installed import device_name, package_version
+from sktune.backends.this_machine import device_name, package_version
 from sktune.core.outcome import BASELINE_REPEAT, Speedup
 from sktune.measure import samples
 from sktune.measure.noise_floor import noise_floor
-from sktune.measure.winner import students_t
+from sktune.measure.verdict import students_t
 from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
 

@@ -62,7 +62,7 @@ def apply(
             compiled or run, if its code differs, lacks a scope, or is not compiled by sktune.
     """
     from sktune.backends import all_backends
-    from sktune.backends.installed import NOT_INSTALLED, package_version
+    from sktune.backends.this_machine import NOT_INSTALLED, package_version
     from sktune.core.delivery import ExpectedCode
     from sktune.core.plan import Plan
     from sktune.core.plan_file import read_plan_file

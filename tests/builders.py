@@ -4,14 +4,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from collections.abc import Iterable, Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
+import pytest
 from jsonschema import Draft202012Validator
 
 from sktune.cli import main
@@ -22,6 +23,7 @@ from sktune.samplers import find_strategy
 from sktune.study.result import SearchResult, result_of
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 
+E = TypeVar("E", bound=Exception)
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 OWN_MODEL = f"{ROOT / 'examples' / 'own_model.py'}:target"
@@ -94,6 +96,29 @@ def sktune_command(*arguments: str, folder: Path | None = None) -> subprocess.Co
         except SystemExit as end:
             exit_code = int(end.code or 0)
     return subprocess.CompletedProcess(arguments, exit_code, output.getvalue(), errors.getvalue())
+
+
+def succeeded(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run ``sktune`` in this process; it must succeed."""
+    done = sktune_command(*arguments, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def refusal(*arguments: str, folder: Path | None = None) -> str:
+    """Run ``sktune`` in this process; return its one line of error, with which it must end as on bad input."""
+    done = sktune_command(*arguments, folder=folder)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    return line
+
+
+@contextmanager
+def one_line_error(kind: type[E], match: str) -> Iterator[pytest.ExceptionInfo[E]]:
+    """Expect an error whose message is one line."""
+    with pytest.raises(kind, match=match) as failure:
+        yield failure
+    assert "\n" not in str(failure.value)
 
 
 def sktune_process(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:

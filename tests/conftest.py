@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import settings
 
 from sktune.backends.info import FINAL_PROCESSES
 from sktune.measure.machine import Machine
-from tests import warm
+from tests import empty_studies, warm
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
@@ -32,6 +33,15 @@ def pytest_configure(config: pytest.Config) -> None:
         os.sched_setaffinity(0, {cores[int(worker["workerid"].removeprefix("gw")) % len(cores)]})
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that have the most slow tests.
+
+    ``pytest -n`` gives whole files to its processes, in this order: a long one at the end would leave the others idle.
+    """
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep compiled code of the session in one fresh folder, which the processes of ``pytest -n`` share."""
@@ -50,7 +60,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_searches(compile_cache: Path) -> Iterator[None]:
-    """Start warm, find what other tests have compiled, measure briefly, verify little, compare in one fresh process.
+    """Start warm, find what other tests have compiled, time and verify few steps, compare in one fresh process.
 
     Each start, first compile and measurement costs seconds, the thousands of steps of a real search half a minute.
     """
@@ -62,6 +72,9 @@ def quick_searches(compile_cache: Path) -> Iterator[None]:
         patch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
         patch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))
         patch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)
+        patch.setattr("sktune.targets.tracing.TIMED_STEPS", 2)
+        patch.setenv(empty_studies.EMPTY, str(compile_cache.with_name("empty.db")))
+        patch.setattr("sktune.study.study.open_storage", empty_studies.open_storage)
         with warm.sitting():
             yield
 

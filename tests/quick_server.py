@@ -16,11 +16,13 @@ from dataclasses import replace
 from functools import partial
 
 from sktune.measure.latency import Budget
+from sktune.targets import tracing
 from sktune.worker import evaluator, server, step_timer, verifier  # noqa: F401 - imported warm
 
 evaluator.SHORTLIST_BUDGET = replace(evaluator.SHORTLIST_BUDGET, seconds=1.0, wait_s=0.2)
 evaluator.FINAL_BUDGET = replace(evaluator.FINAL_BUDGET, seconds=1.5, wait_s=0.5)
 evaluator.FLOOR_BUDGET = replace(evaluator.FLOOR_BUDGET, seconds=0.4, wait_s=0.2)
+tracing.TIMED_STEPS = 2
 
 
 def main() -> None:

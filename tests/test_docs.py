@@ -143,14 +143,6 @@ def test_commands_are_valid(page: Path) -> None:
             check_command(code.strip("`").split()[1:], whole=False)
 
 
-@pytest.mark.parametrize("line", ["sktune serch", "X=1 .venv/bin/sktune search --trails 4", "sktune apply plan.yaml"])
-def test_a_wrong_command_is_noticed(line: str) -> None:
-    """The check itself: an unknown command, an unknown option, and a missing option."""
-    [words] = of_sktune(line.split())
-    with pytest.raises(Exception, match=r"serch|trails|lacks"):
-        check_command(words)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_imported_names_exist(page: Path) -> None:
     """In every block of Python."""

@@ -38,7 +38,7 @@ from sktune.agents.jobs import COMMAND, BackgroundJob, JobState
 from sktune.agents.permissions import Permissions
 from sktune.analysis.model_folder import model_or_recipe
 from sktune.backends import backend_info
-from sktune.backends.installed import package_version
+from sktune.backends.this_machine import package_version
 from sktune.core.codec import encoded
 from sktune.core.errors import BadInputError, SktuneError, StorageError, StudyError, nearest
 from sktune.core.events.analysis import AnalysisFinished

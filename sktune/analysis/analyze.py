@@ -23,7 +23,7 @@ from sktune.core.events.base import Event, Listener
 from sktune.core.events.search import SearchStarted, TargetReady
 from sktune.core.files import real_path, write_text
 from sktune.core.language import LANGUAGES, Language, Sentences
-from sktune.measure.winner import FinalPlan, Verdict
+from sktune.measure.verdict import FinalPlan, Verdict
 from sktune.profiling import hints
 from sktune.reports.plan_output import plan_yaml
 from sktune.source.yaml_flag import CAPTURED_MODE, MODE

@@ -108,7 +108,7 @@ class _Group:
         return sorted(node.id for node in self.nodes if node.kind is Kind.KERNEL and not node.is_marker)
 
     def parts(self, border: int, after: int, rule: CutRule, cut: SplitNode) -> tuple["_Group", "_Group"]:
-        """Return the nodes before ``border``, and from ``after`` on; a first part with all kernels keeps its rule."""
+        """Return the nodes before ``border`` and those from ``after`` on; a first part that is whole keeps its rule."""
         first = replace(self, nodes=self.nodes[:border])
         if first.kernels != self.kernels:
             first.rule, first.cut = rule, cut

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sktune.backends import all_backends
 from sktune.backends.info import attribute_at
-from sktune.backends.installed import NOT_INSTALLED, PROBE_TIMEOUT_S, device_name, package_version
 from sktune.backends.program_python import ProgramPython
+from sktune.backends.this_machine import NOT_INSTALLED, PROBE_TIMEOUT_S, device_name, package_version
 from sktune.core.events.commands import Finding, State
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 6)

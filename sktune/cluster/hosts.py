@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sktune.backends.fingerprint import fingerprint
-from sktune.backends.installed import cann_version, package_version
+from sktune.backends.this_machine import cann_version, package_version
 from sktune.core.errors import BackendError, BadInputError, first_line
 from sktune.core.events.values import HostFacts
 from sktune.core.space import SpaceSpec

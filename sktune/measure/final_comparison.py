@@ -7,7 +7,7 @@ from typing import Annotated
 from sktune.core.codec import LEFT_OUT_IF_EMPTY
 from sktune.core.outcome import BASELINE_REPEAT, FinalRow, Speedup
 from sktune.measure.noise_floor import NoiseFloorSample, noise_floor
-from sktune.measure.winner import pooled, repeatability
+from sktune.measure.verdict import pooled, repeatability
 
 
 @dataclass(frozen=True, slots=True)

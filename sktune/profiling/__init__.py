@@ -1,5 +1,5 @@
 """Profiles of decode steps: read from a profiler's files, analysed, compared and drawn.
 
-``reading.read_profile`` reads any format into a kernel table, ``analysis.analyse`` finds where a step's time goes and
-what scopes can save, ``comparison.compare`` compares a candidate with its baseline, ``timeline.render`` draws both.
+``readers.reading.read_profile`` reads any format into a kernel table, ``analysis.analyse`` finds where a step's time
+goes and what scopes can save, ``comparison.compare`` compares a candidate with its baseline, ``report`` draws both.
 """

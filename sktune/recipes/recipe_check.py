@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sktune.backends.availability import examine_program
-from sktune.backends.installed import available_memory, device_memory
 from sktune.backends.program_python import look_into
+from sktune.backends.this_machine import available_memory, device_memory
 from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.events.commands import Finding, State
 from sktune.core.files import source_text

@@ -9,7 +9,7 @@ import numpy as np
 
 from sktune.core.outcome import FARTHEST, Speedup
 from sktune.measure.latency import Samples, compare
-from sktune.measure.winner import students_t
+from sktune.measure.verdict import students_t
 from sktune.program.sktune_program.task import VERIFIED_STEPS
 
 WARM_UP_STEPS = 2

@@ -11,7 +11,7 @@ from sktune.core.plan import Plan
 from sktune.core.printable import counted, one_line
 from sktune.measure.die_spread import die_spread
 from sktune.measure.noise_floor import drift
-from sktune.measure.winner import FinalPlan
+from sktune.measure.verdict import FinalPlan
 from sktune.reports.application import how_to_apply
 from sktune.reports.figure import Table, table_cell
 from sktune.reports.plan_names import ENGLISH, REFERENCES, distinct_names, plan_name

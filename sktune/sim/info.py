@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sktune.backends.info import META_DEVICE, BackendInfo
-from sktune.backends.installed import package_version
 from sktune.backends.npu.info import INFO as NPU
 from sktune.backends.npu.options import SuperKernelOptions
+from sktune.backends.this_machine import package_version
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.targets import TargetSpec

@@ -305,14 +305,6 @@ def refuse_difference(study: str, stored: Mapping[str, str], fingerprint: Mappin
             )
 
 
-def may_live(proposal: Mapping[str, Any]) -> bool:
-    """Whether the process of a proposal may still be running; one on another host cannot be checked."""
-    if proposal.get("host", socket.gethostname()) != socket.gethostname():
-        return True
-    pid = proposal.get("pid", os.getpid())
-    return bool(pid != os.getpid() and Path(f"/proc/{pid}").exists())
-
-
 def _place() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

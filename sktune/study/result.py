@@ -21,7 +21,7 @@ from sktune.core.outcome import MAX_SHORTLISTED, FinalRow, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import FinalPlan, Verdict, decide, pooled
+from sktune.measure.verdict import FinalPlan, Verdict, decide, pooled
 from sktune.study.facts import ProxyFindings, StudyFacts
 from sktune.study.records import TrialRecord, incumbent_first
 from sktune.study.storage import translated

@@ -11,7 +11,6 @@ import os
 import re
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,12 +33,13 @@ from sktune.core.verification import Verification
 from sktune.learning.attributes import ORIGIN, OUTCOME, PREFIX, PROBE, REPEAT, VERIFICATIONS, amended
 from sktune.learning.threads import one_blas_thread
 from sktune.study.backup import Backup
-from sktune.study.claims import Claims, Holder, may_live, refuse_difference
+from sktune.study.claims import Claims, Holder, refuse_difference
 from sktune.study.distinct import DistinctSampler
 from sktune.study.facts import StudyFacts
 from sktune.study.heartbeat import beating, stand_by
 from sktune.study.leases import Leases
 from sktune.study.records import PROPOSAL, StoredProposal, TrialRecord, banned_regions, incumbent_first, record_of
+from sktune.study.resume import left_behind
 from sktune.study.storage import DATABASE, check_file, fenced, open_storage, shown, translated
 from sktune.study.stored_space import space_of
 from sktune.study.strategy import Strategy
@@ -306,7 +306,7 @@ class TuningStudy:
             living = self._claims.living(self._token, self._is_ours_alone) if self._claims else set()
             self._study.sampler = self._sampler(space, strategy, seed, seen)
             if self._left_behind is None:
-                self._left_behind = self._orphans(living)
+                self._left_behind = left_behind(self._study, living, self._token, self._is_ours_alone)
             trial = self._left_behind.pop() if self._left_behind else self._study.ask()
             for name, choices in space.choices.items():
                 trial.suggest_categorical(name, choices)
@@ -395,22 +395,6 @@ class TuningStudy:
         if (strategy, seed) not in self._samplers:
             self._samplers[strategy, seed] = strategy.factory(space, seed)
         return self._samplers[strategy, seed]
-
-    def _orphans(self, living: AbstractSet[str]) -> list[Trial]:
-        """Return the trials whose process has died, the first one last."""
-        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        dead = [trial for trial in running if self._is_orphan(trial.user_attrs.get(PROPOSAL, {}), living)]
-        return [
-            Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way to resume a running trial
-            for trial in reversed(dead)
-        ]
-
-    def _is_orphan(self, proposal: Mapping[str, Any], living: AbstractSet[str]) -> bool:
-        if living - {self._token} and not proposal:
-            return False  # a search that has joined may be asking for it at this moment
-        if living and proposal.get("claim"):
-            return proposal["claim"] not in living
-        return self._is_ours_alone or not may_live(proposal)
 
 
 def _refuse_foreign(study: optuna.Study) -> None:

@@ -13,7 +13,7 @@ from sktune.ascend.scope_check import CheckedScope, certainly_refused
 from sktune.backends import all_backends, backend_info
 from sktune.backends.base import CompileError
 from sktune.backends.info import BackendInfo
-from sktune.backends.installed import NO_NPU, device_name
+from sktune.backends.this_machine import NO_NPU, device_name
 from sktune.core.errors import BackendError, BadInputError, ExitCode, PlanError
 from sktune.core.events.scopes import CheckedScopeShown, CutShown, PlanChecked
 from sktune.core.plan import Plan

@@ -1,6 +1,6 @@
 """The worker: an isolated process that loads the model once and runs trials, until one of them kills it.
 
-Started by ``client`` as ``python -m sktune.worker.server IN OUT BACKEND``; requests and answers are JSON lines
+Started by ``runner`` as ``python -m sktune.worker.server IN OUT BACKEND``; requests and answers are JSON lines
 on these two file descriptors, so that the output of compilers goes to the trial's log and not into the protocol.
 """
 

@@ -17,7 +17,7 @@ import yaml
 
 from sktune.agents import skill
 from sktune.core.errors import BadInputError
-from tests.builders import ROOT, checked, sktune_command
+from tests.builders import ROOT, checked, one_line_error, sktune_command, succeeded
 from tests.projects import TEMPLATE, as_model, long_gaps
 
 PATHS = [
@@ -86,7 +86,7 @@ def test_a_file_that_is_not_ours_or_was_edited_stays(tmp_path: Path, was_install
     assert PATHS[0] in refused["message"] and "--force" in refused["message"]
     assert path.read_text() == "mine"
     assert sorted(tmp_path.rglob("*")) == before
-    assert sktune_command("agent", "install", str(tmp_path), "--force").returncode == 0
+    succeeded("agent", "install", str(tmp_path), "--force")
     assert path.read_text() != "mine"
 
 
@@ -148,20 +148,6 @@ def test_what_the_repositorys_script_makes_of_our_files_is_ours(tmp_path: Path, 
     assert (tmp_path / ".claude" / "skills" / skill.SKILL).is_symlink()
 
 
-def test_a_conversion_of_an_earlier_version_is_ours(tmp_path: Path) -> None:
-    """Version 0.1.0 wrote another form of Codex's file, and the script then replaced it."""
-    skill.install(tmp_path)
-    codex = tmp_path / PATHS[-1]
-    record = json.loads((tmp_path / skill.RECORD).read_text())
-    record["files"][PATHS[-1]] = "0" * 64
-    (tmp_path / skill.RECORD).write_text(json.dumps(record))
-    init_agent(tmp_path)
-    assert skill.install(tmp_path, language="zh").written
-    codex.write_text("mine")
-    with pytest.raises(BadInputError, match=r"not ours, or edited: \.codex"):
-        skill.install(tmp_path, language="zh")
-
-
 def test_a_link_out_of_the_folder_is_refused_with_the_fix(tmp_path: Path) -> None:
     """As after a checkout with the script's absolute links was copied: nothing is written, in either."""
     (tmp_path / "first").mkdir()
@@ -170,9 +156,8 @@ def test_a_link_out_of_the_folder_is_refused_with_the_fix(tmp_path: Path) -> Non
     shutil.copytree(tmp_path / "first", tmp_path / "second", symlinks=True)
     before = contents(tmp_path / "first")
     (tmp_path / "second" / PATHS[0]).unlink()
-    with pytest.raises(BadInputError, match=r"outside of .*; delete the link") as refused:
+    with one_line_error(BadInputError, r"outside of .*; delete the link"):
         skill.install(tmp_path / "second")
-    assert "\n" not in str(refused.value)
     assert contents(tmp_path / "first") == before and not (tmp_path / "second" / PATHS[0]).exists()
 
 
@@ -194,7 +179,7 @@ def test_the_texts_are_in_the_folders_language(tmp_path: Path, documents: dict[s
     assert {name: (tmp_path / name).read_text(encoding="utf-8") for name in PATHS} == expected
     assert ("# 用 sktune" in expected[PATHS[0]]) == (language == "zh")
     other = skill.LANGUAGES[language == "en"]
-    assert sktune_command("agent", "install", str(tmp_path), "--language", other).returncode == 0
+    succeeded("agent", "install", str(tmp_path), "--language", other)
     assert (tmp_path / PATHS[0]).read_text(encoding="utf-8") == skill.files(other, is_checkout=False)[PATHS[0]]
     refused = sktune_command("agent", "install", str(tmp_path), "--language", "de")
     assert refused.returncode == 2 and "choose from en, zh" in refused.stderr

@@ -8,7 +8,7 @@ import pytest
 from sktune.ascend.fusion import describe
 from sktune.ascend.graph_log import FUSED, LEFT, fusion_of_log
 from sktune.core.errors import BadInputError
-from tests.builders import sktune_command
+from tests.builders import sktune_command, succeeded
 
 KERNELS = {0: "RmsNorm_1a", 4: "MatMulV2_2b", 5: "MoeInit_3c", 6: "Swiglu_4d", 10: "Cast_5e", 14: "MatMulV2_6f"}
 
@@ -76,8 +76,7 @@ def test_a_scope_is_shown_with_what_was_left_of_it(tmp_path: Path) -> None:
 def test_the_command_takes_the_folder(tmp_path: Path) -> None:
     """Alone; a folder without a log, or with several, gets one line."""
     home = written(tmp_path)
-    done = sktune_command("fusion", str(tmp_path), "--json", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeeded("fusion", str(tmp_path), "--json", folder=tmp_path)
     event = json.loads(done.stdout.splitlines()[-1])
     assert [scope["label"] for scope in event["scopes"]] == ["s"]
     done = sktune_command("fusion", str(home), "--log", str(home / LEFT), folder=tmp_path)

@@ -1,8 +1,6 @@
 """What is said of a plan's scopes before a compile: nothing is refused that the compiler might take."""
 
-import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -23,7 +21,7 @@ from sktune.core.codec import decoded, encoded
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Kernel, Layout, Unit
 from sktune.core.plan import Plan, Scope
-from tests.builders import TESTS
+from tests.ascend.test_superkernel_pass import CASES, node
 
 MATMUL, MUL = PlannedOperator("a", "MatMulV2", "s"), PlannedOperator("b", "Mul", "s")
 ON_SIDE = replace(MATMUL, stream="1")
@@ -131,12 +129,8 @@ def test_other_rules_are_foreseen_if_all_can_be_fused() -> None:
     assert checked.refusal.startswith("fewer cores than an operator needs (EB0500); set debug-aic-num and")
 
 
-CASES = [
-    case
-    for name in ("grouping.json", "streams.json")
-    for case in json.loads((TESTS / "golden" / "ge" / name).read_text())["cases"]
-    if "never" not in str(case["nodes"])  # no valid value of an option, which no plan can have
-]
+VALID = [case for case in CASES if "never" not in str(case["nodes"])]
+"""Not with a value of an option that is none, which no plan can have."""
 _CORES = {"cube": KernelType.AIC_ONLY, "mix": KernelType.MIX_AIC_1_2}
 
 
@@ -148,9 +142,9 @@ def refused_by_rules(nodes: list[GraphNode], label: str) -> bool:
     for each in grouping.groups:
         if each.label == label:
             kernels = [
-                SubKernel(_CORES.get(kernel_core(nodes[node].type), KernelType.AIV_ONLY), 1, nodes[node].stream,
+                SubKernel(_CORES.get(kernel_core(nodes[at].type), KernelType.AIV_ONLY), 1, nodes[at].stream,
                           *((each.events[place].sends, each.events[place].receives) if each.events else ()))
-                for place, node in enumerate(each.nodes)
+                for place, at in enumerate(each.nodes)
             ]  # fmt: skip
             if isinstance(generate(kernels, {}), Refusal):
                 return True
@@ -163,8 +157,8 @@ def test_what_is_certain_holds_on_all_facts() -> None:
     Every fact of a scope that is certain to be refused is a failure of the pass, or code that is refused.
     """
     certain = 0
-    for case in CASES:
-        nodes = [recorded(each) for each in case["nodes"]]
+    for case in VALID:
+        nodes = [node(each) for each in case["nodes"]]
         supported = {each.type for each in nodes if each.can_fuse} - {each.type for each in nodes if not each.can_fuse}
         for seen in (SeenTypes(), SeenTypes(fused=frozenset(supported))):
             operators = [
@@ -177,13 +171,7 @@ def test_what_is_certain_holds_on_all_facts() -> None:
                     certain += 1
                     assert case["facts"].get("failed") or refused_by_rules(nodes, checked.label)
     assert certain >= 10, certain
-    assert len(CASES) > 400
-
-
-def recorded(values: list[Any]) -> GraphNode:
-    """Return a recorded node."""
-    name, kind, label, options, stream, flags, waits_for = values
-    return GraphNode(name, kind, label, options, stream, "s" in flags, "c" in flags, "m" in flags, tuple(waits_for))
+    assert len(VALID) > 400
 
 
 GRAPH = GeGraph(

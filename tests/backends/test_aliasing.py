@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.random_programs import described, program_of
 from sktune.backends.base import REGION_STEPS, CompileError, RegionBudget
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.inductor.info import EXACT
@@ -18,7 +19,6 @@ from sktune.measure.bits import bits_of
 from sktune.program.sktune_program.inductor.compiled_regions import CompiledRegion
 from sktune.targets.base import Inputs, Target, decode_inputs
 from sktune.targets.tracing import trace_layout
-from tests.backends.random_programs import described, program_of
 from tests.models import stacked_cache
 
 OPTIONS = tuple(sorted(EXACT.items()))
@@ -72,25 +72,33 @@ def backend_of(target: Target) -> InductorBackend:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", PLANS)
-def test_random_programs_keep_their_bits_or_are_refused(plan: str) -> None:
+def test_random_programs_keep_their_bits_or_are_refused() -> None:
     """Views of state and of results are written through one name and read through others, around a scope's border.
 
     ``python -m tests.backends.test_aliasing 1000 2000`` tries more of them.
     """
-    results = {seed: result_of(seed, PLANS[plan]) for seed in range(15)}
-    assert not [result for result in results.values() if "differs" in result]
-    assert Counter(results.values())["exact"] > 7, results  # most programs are compiled, or nothing is shown
+    results = [results_of(seed) for seed in range(15)]
+    assert not [result for each in results for result in each.values() if "differs" in result]
+    for plan in PLANS:
+        assert Counter(each[plan] for each in results)["exact"] > 7, results  # most are compiled, or nothing is shown
 
 
-def result_of(seed: int, plan: Plan) -> str:
-    """Return what becomes of a random program: exact, tested, refused, or where it differs though called exact."""
+def results_of(seed: int) -> dict[str, str]:
+    """Return what becomes of a random program under each plan: exact, tested, refused, or where it differs."""
     torch._dynamo.reset()
     target = program_of(seed)
     try:
         backend = backend_of(target)
+    except TargetError:
+        return dict.fromkeys(PLANS, "refused")
+    return {name: result_of(seed, target, backend, plan) for name, plan in PLANS.items()}
+
+
+def result_of(seed: int, target: Target, backend: InductorBackend, plan: Plan) -> str:
+    """Return what becomes of a random program under one plan."""
+    try:
         is_exact = backend.compile(plan).is_exact
-    except (TargetError, CompileError):
+    except CompileError:
         return "refused"
     differing = differing_step(target, backend, plan)
     if differing is None:
@@ -330,8 +338,8 @@ def test_what_depends_on_alignment_layout_or_hidden_state_is_not_called_exact(bo
 
 
 if __name__ == "__main__":
-    seeds = range(int(sys.argv[1]), int(sys.argv[2]))
-    for shape, chosen in PLANS.items():
-        with torch.no_grad():
-            counts = Counter(result_of(seed, chosen) for seed in seeds)
+    with torch.no_grad():
+        found = [results_of(seed) for seed in range(int(sys.argv[1]), int(sys.argv[2]))]
+    for shape in PLANS:
+        counts = Counter(each[shape] for each in found)
         print(f"{shape}:", *(f"\n{count:5} {result}" for result, count in counts.most_common()))

@@ -78,10 +78,7 @@ def test_scopes_keep_the_bits_and_equal_regions_are_compiled_once() -> None:
     assert (attention.regions, attention.reused) == (1, 0)  # three layers, one region
     assert bench.backend.compile(plan(("blocks.1.attention", "blocks.1.attention"))).reused == 1
     layers = bench.backend.compile(
-        plan(
-            ("blocks.0.attention_norm", "blocks.0.feed_forward"),
-            ("blocks.1.attention_norm", "blocks.2.feed_forward"),
-        )
+        plan(("blocks.0.attention_norm", "blocks.0.feed_forward"), ("blocks.1.attention_norm", "blocks.2.feed_forward"))
     )
     assert bench.differs(layers.step) is None
     whole = bench.backend.compile(plan(("embedding", "head")))

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from benchmarks.exact_plans import DIFFERS, EQUAL, FIRST_SEED, REJECTED, bound, digests, table, with_special_values
+from benchmarks.random_programs import program_of
 from sktune.backends.base import Step
 from sktune.targets.base import Snapshot, decode_inputs
 from sktune.worker.replays import Replay
 from sktune.worker.step_check import Digester
-from tests.backends.random_programs import program_of
 
 
 def digest_of(result: float, state: float) -> torch.Tensor:

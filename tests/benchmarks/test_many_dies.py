@@ -2,9 +2,9 @@
 
 import pytest
 
+from benchmarks.faulty_engine import START_S
 from benchmarks.landscapes.recorded import recorded
 from benchmarks.many_dies import HOST_BACK_S, Account, search
-from tests.engines.faulty_engine import START_S
 
 
 def test_utilisation_leaves_out_the_time_of_lost_hosts() -> None:

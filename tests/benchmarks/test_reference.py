@@ -115,10 +115,7 @@ def test_later_differences_are_seen_after_a_difference_in_the_state() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda output, state: output.view(torch.int32)[0].bitwise_xor_(1),
-        lambda output, state: output.resize_(1),
-    ],
+    [lambda output, state: output.view(torch.int32)[0].bitwise_xor_(1), lambda output, state: output.resize_(1)],
     ids=["last bit", "shape"],
 )
 def test_every_bit_and_the_shape_count(change: Callable[[torch.Tensor, torch.Tensor], object]) -> None:

@@ -11,7 +11,7 @@ from sktune.cli.views.search import result_table
 from sktune.core.outcome import BASELINE_REPEAT, FinalRow, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import FinalPlan, Verdict
+from sktune.measure.verdict import FinalPlan, Verdict
 from sktune.reports.study import final_table, report_markdown
 from sktune.study.result import SearchResult
 from tests.builders import decoder_layout, row, study_of

@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("ray")
 
+from benchmarks import fault_campaign
+from benchmarks.slow_factory import processes, sleeping, with_process
 from sktune.cluster.hosts import connected, refuse_mixed, survey
 from sktune.cluster.side_by_side import search_all
 from sktune.core.errors import BadInputError, SktuneError, StudyError
@@ -24,10 +26,8 @@ from sktune.study.study import TuningStudy, sqlite_url
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from sktune.worker.process_tree import descendants, is_alive
-from tests.builders import sktune_command
+from tests.builders import succeeded
 from tests.cluster.local_cluster import add_host, local_cluster
-from tests.engines import fault_campaign
-from tests.engines.slow_factory import processes, sleeping, with_process
 from tests.recipes.reporting import REPORTING, reporting
 
 pytestmark = pytest.mark.slow
@@ -109,8 +109,7 @@ def test_losses_blame_no_plan(cluster: Any, tmp_path: Path) -> None:
 
 def test_check_shows_the_hosts(cluster: Any) -> None:
     """With their dies and what their figures depend on."""
-    shown = sktune_command("engine", "check", "--address", cluster.address, "--backend", "sim", "--json")
-    assert shown.returncode == 0, shown.stderr
+    shown = succeeded("engine", "check", "--address", cluster.address, "--backend", "sim", "--json")
     assert f'"dies":{DIES}' in shown.stdout.replace(" ", "")
     assert all(f'"{key}":' in shown.stdout for key in ("torch", "cann", "cores", "clock_mhz", "free_disk_bytes"))
 

@@ -21,12 +21,12 @@ def test_a_search_runs_on_another_package(backend: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = ["--model", f"{ROOT}/tests/models/pointwise.py:target", "--backend", backend, "--verify-steps", "16"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.command", "search", *words, "--trials", "3", "--study", "s", "--json"],
+        [sys.executable, "-m", "tests.command", "search", *words, "--trials", "2", "--study", "s", "--json"],
         capture_output=True, text=True, check=False, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path, "SKTUNE_TESTS_FINAL_PROCESSES": "3"},
+        env={**os.environ, "PYTHONPATH": path, "SKTUNE_TESTS_FINAL_PROCESSES": "2"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
-    assert (last["event"], last["trials"], last["processes"]) == ("study_finished", 3, 3 if backend == "toy" else 1)
+    assert (last["event"], last["trials"], last["processes"]) == ("study_finished", 2, 2 if backend == "toy" else 1)
     assert all(line in (tmp_path / "runs" / "s" / "report.md").read_text() for line in SAID[backend])
     assert "pause" in (tmp_path / "runs" / "s" / "trials.csv").read_text().splitlines()[0]

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sktune.backends import backend_info
-from sktune.core.documents import parse_document
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.layout import Layout, Unit
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.targets.presets import SpaceFile, load_preset, preset_names
+from sktune.targets.presets import load_preset, preset_names
 from sktune.tuning.inspect import inspect_model
 from sktune.tuning.request import Request
 from tests.builders import CHILDREN, ROOT, decoder_layout
@@ -64,10 +63,7 @@ def test_layers_per_scope_cuts_a_scope_that_crosses_layers() -> None:
     inside = {f"dense__{child}": JOIN for child in CHILDREN}
     assert len(space.plan(values_of(space, **inside, layers_per_scope=1)).scopes) == 4
     pairs = space.plan(values_of(space, **inside, layers_per_scope=2))
-    assert ranges(pairs) == [
-        ("layers.0.input_layernorm", "layers.1.mlp"),
-        ("layers.2.input_layernorm", "layers.3.mlp"),
-    ]
+    assert ranges(pairs) == [("layers.0.input_layernorm", "layers.1.mlp"), ("layers.2.input_layernorm", "layers.3.mlp")]
     assert len(space.plan(values_of(space, **inside, layers_per_scope="all")).scopes) == 1
 
 
@@ -111,11 +107,7 @@ small_layouts = st.builds(
 )
 
 
-@given(
-    small_layouts,
-    st.booleans(),
-    st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True),
-)
+@given(small_layouts, st.booleans(), st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True))
 @settings(max_examples=120)
 def test_the_size_equals_enumeration(layout: Layout, per_layer: bool, limits: list[Any]) -> None:
     """The size is the number of distinct plans, and every point is a legal plan."""
@@ -143,14 +135,7 @@ def test_the_guides_starting_points_are_found_by_name() -> None:
     """A space that lists none starts from the scope guide's choices."""
     space = space_over(decoder_layout(("dense", "moe")))
     names = [point.name for point in space.starting_points]
-    assert names == [
-        "attention only",
-        "MoE only",
-        "attention + MoE",
-        "each layer",
-        "all layers",
-        "whole step",
-    ]
+    assert names == ["attention only", "MoE only", "attention + MoE", "each layer", "all layers", "whole step"]
     moe_only = next(point for point in space.starting_points if point.name == "MoE only")
     assert ranges(space.plan(moe_only.values)) == [("layers.1.mlp", "layers.1.mlp")]
 
@@ -235,22 +220,10 @@ def test_starting_points_take_options_as_torchair_does() -> None:
     assert (point.values["stream-fusion"], point.values["split-mode"]) == (1, 8)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("stream-funsion=1", "did you mean 'stream-fusion'"),
-        ("stream-fusion=2", "stream-fusion must be 0 or 1"),
-        ("option_xxx2", "write name=value"),
-        ("split-mode=4:split-mode=8", "split-mode is given twice"),
-        ("early-start=", "early-start has no value"),
-        ("=1", "has no name"),
-        ("link-mode=1", "its parser rejects it"),
-    ],
-)
-def test_mistakes_in_option_strings_are_reported_before_anything_is_compiled(options: str, message: str) -> None:
+def test_a_mistake_in_an_option_string_is_reported_before_anything_is_compiled() -> None:
     """The error that would come as EB0500 after minutes comes immediately, with its fix."""
-    with pytest.raises(SpaceError, match=message):
-        npu_space(starting_points={"mine": {"moe.mlp": NEW, "options": options}})
+    with pytest.raises(SpaceError, match="did you mean 'stream-fusion'"):
+        npu_space(starting_points={"mine": {"moe.mlp": NEW, "options": "stream-funsion=1"}})
 
 
 def test_options_without_effect_make_no_new_plan() -> None:
@@ -324,9 +297,3 @@ def test_inspect_rejects_options_that_a_search_would_reject(documented_space: Pa
     documented_space.write_text(documented_space.read_text().replace("split-mode: [4", "split-mod: [4"))
     with pytest.raises(SpaceError, match="did you mean 'split-mode'"):
         inspect_model(Request("deepseek-v3", space=documented_space))
-
-
-def test_the_former_name_of_per_layer_is_read() -> None:
-    """Space files and plan files of version 0.1 use ``untied``."""
-    assert parse_document("version: 1\nspace: {untied: true}", "own.yaml", SpaceFile, SpaceError).space.per_layer
-    assert SpaceSpec.model_validate({"untied": True}) == SpaceSpec(per_layer=True)

@@ -10,10 +10,10 @@ import socket
 from functools import partial
 
 import sktune.cli
+from benchmarks import slow_factory
 from sktune.study import heartbeat, storage
 from sktune.tuning import loop
 from sktune.tuning.loop import run
-from tests.engines import slow_factory
 
 HOST = "SKTUNE_TESTS_HOST"
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import fault_campaign
+from benchmarks.fault_campaign import LAYOUT, problems, schedule, truth
+from benchmarks.faulty_engine import FAULTS, Fault
 from sktune.core.errors import InterruptedSearchError
 from sktune.core.events.base import Event
 from sktune.core.outcome import Reason
 from sktune.study.leases import Leases
 from sktune.study.study import TuningStudy, sqlite_url
-from tests.engines import fault_campaign
-from tests.engines.fault_campaign import LAYOUT, problems, schedule, truth
-from tests.engines.faulty_engine import FAULTS, Fault
 from tests.fake_runner import FakeRunner
 from tests.fake_runner import search as search_alone
 

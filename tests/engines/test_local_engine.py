@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.fault_campaign import LAYOUT, Site
+from benchmarks.slow_factory import SleepingRunner
 from sktune.cli.views.search import result_table
 from sktune.core.codec import encoded
 from sktune.core.errors import BackendError, BadInputError
@@ -48,8 +50,6 @@ from sktune.worker.jobs import (
     SampleNoiseFloor,
     StageBegan,
 )
-from tests.engines.fault_campaign import LAYOUT, Site
-from tests.engines.slow_factory import SleepingRunner
 from tests.fake_runner import SPACE, FakeRunner, latency_by_units
 from tests.fake_runner import search as search_alone
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import sqlalchemy
 
+from benchmarks.fault_campaign import Campaign, problems
 from sktune.core.errors import StorageError, StudyError
 from sktune.study.claims import Claims
 from sktune.study.leases import Leases
 from sktune.study.result import stored_result
 from sktune.study.storage import open_storage, translated
 from sktune.study.study import TuningStudy
-from tests.engines.fault_campaign import Campaign, problems
 from tests.engines.sleeping_command import HOST
 from tests.fake_runner import SPACE
 from tests.postgresql import Server, serving

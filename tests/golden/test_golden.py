@@ -244,10 +244,7 @@ def test_the_diff_of_apply(name: str, project: ModelProject, plan: Plan, golden:
     shutil.copytree(project.root, folder / "project")
     (folder / "best_plan.yaml").write_text(write_plan(plan, {}, "npu", project.layers), encoding="utf-8")
     seen = printed("apply", "best_plan.yaml", "--to", str(Path("project") / project.model))
-    golden.check(
-        f"apply-{name}",
-        {"change.diff": seen.out, "messages.txt": seen.err},
-    )
+    golden.check(f"apply-{name}", {"change.diff": seen.out, "messages.txt": seen.err})
 
 
 def test_the_tools_of_the_mcp_server(golden: Golden, folder: Path) -> None:

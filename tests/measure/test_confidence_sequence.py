@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sktune.core.outcome import FARTHEST
-from sktune.measure.confidence_sequence import (
-    Comparison,
-    block_log_ratios,
-    compare_with_floor,
-    confidence_sequence,
-)
+from sktune.measure.confidence_sequence import Comparison, block_log_ratios, compare_with_floor, confidence_sequence
 
 LOOKS = (20, 28, 40, 56, 80, 110, 150, 200)
 Noise = npt.NDArray[np.float64]

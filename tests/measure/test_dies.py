@@ -12,7 +12,7 @@ from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.die_spread import die_spread
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import PROCESS_DEGREES, PROCESS_SD, FinalPlan, decide, pooled, students_t
+from sktune.measure.verdict import PROCESS_DEGREES, PROCESS_SD, FinalPlan, decide, pooled, students_t
 from tests.builders import row
 
 DIES = ("npu 0", "npu 1", "npu 2")

@@ -12,7 +12,7 @@ from sktune.core.outcome import BASELINE_REPEAT, FARTHEST, FinalRow, Outcome, Sp
 from sktune.core.plan import Plan
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.measure.winner import FinalPlan, decide
+from sktune.measure.verdict import FinalPlan, decide
 from sktune.reports.study import final_table, verdict_line
 from sktune.study.result import result_of, verdict_of_trials
 from sktune.study.study import TuningStudy, sqlite_url

@@ -19,7 +19,6 @@ from rich.console import Console
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from sktune.ascend.kernel_name import parse_superkernel_name
 from sktune.cli.views.profile import profile_view
 from sktune.core.errors import ProfileError
 from sktune.core.events.values import SuperKernelVerdict
@@ -503,22 +502,6 @@ def test_slowest_types_add_up(tmp_path: Path) -> None:
 
 
 # SuperKernels
-
-
-@pytest.mark.parametrize(
-    ("name", "scope", "is_fragment"),
-    [
-        ("sk_decode_layer_start_MatMul_1_end_Add_9", "decode_layer", False),
-        ("sk_model.layers.0.mlp_start_a/GroupedMatmul_3_end_a/Swiglu_9", "model.layers.0.mlp", False),
-        ("sk_12_decoder.layer.0.mlp_start_static_kernel_A_end_static_kernel_B", "decoder.layer.0.mlp", False),
-        ("sk_scope_3_moe_split_120_145_start_A_end_B", "scope_3_moe", True),
-    ],
-)
-def test_names_of_superkernels_contain_their_scope(name: str, scope: str, is_fragment: bool) -> None:
-    """Names from GE and from npugraph_ex, whole scopes and fragments."""
-    parsed = parse_superkernel_name(name)
-    assert parsed is not None
-    assert (parsed.scope, parsed.is_fragment) == (scope, is_fragment)
 
 
 def fused(kernels: list[Kernel], duration: int, known_names: bool = True) -> list[Kernel]:

@@ -13,7 +13,7 @@ import pytest
 from sktune.profiling.analysis import analyse
 from sktune.profiling.comparison import compare
 from sktune.profiling.readers.reading import read_profile
-from tests.builders import sktune_command
+from tests.builders import succeeded
 from tests.profiles import write
 
 Row = tuple[int, str, str, str, str, float]
@@ -112,8 +112,7 @@ def test_the_command_names_the_replaced_operators(tmp_path: Path) -> None:
     """On the screen, on the page, and in JSON."""
     write(tmp_path / "static.csv", op_summary(WITHOUT[1:]))
     write(tmp_path / "sk.csv", op_summary(WITH[1:]))
-    done = sktune_command("profile", "static.csv", "sk.csv", "--json", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeeded("profile", "static.csv", "sk.csv", "--json", folder=tmp_path)
     shown = " ".join(done.stderr.replace("│", " ").split())
     assert "1.049x" in shown
     assert ", ".join(OPERATORS) in shown

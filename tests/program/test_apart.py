@@ -62,13 +62,6 @@ def notes(folder: Path) -> list[dict[str, object]]:
     return [json.loads(path.read_text()) for path in folder.glob("*.json")]
 
 
-def test_the_program_cannot_import_what_sktune_needs(environment: Path) -> None:
-    """Else the tests below would show nothing."""
-    code = f"from importlib.util import find_spec; print([name for name in {sorted(OURS)} if find_spec(name)])"
-    done = ran([str(environment / "bin" / "python3"), "-c", code], directory=environment)
-    assert done.stdout.strip() == "[]", done.stderr
-
-
 @pytest.mark.slow
 def test_inductors_regions_need_nothing_but_torch(
     environment: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -35,8 +35,7 @@ TEXTS = st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.text("ab
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(), TEXTS),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(st.one_of(TEXTS, st.integers(), st.booleans()), inner, max_size=3),
+        st.lists(inner, max_size=3), st.dictionaries(st.one_of(TEXTS, st.integers(), st.booleans()), inner, max_size=3)
     ),
     max_leaves=12,
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sktune.backends.installed import device_memory
+from sktune.backends.this_machine import device_memory
 from sktune.core.events.commands import Finding, State
 from sktune.recipes.recipe_check import examine_recipe
 from tests.builders import TESTS, sktune_command

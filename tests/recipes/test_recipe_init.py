@@ -454,7 +454,7 @@ launch
 
 
 class TestLonePrograms:
-    """A Python program is one if its sources show a decode step; see tests/field for real ones."""
+    """A Python program is one if its sources show a decode step; see benchmarks/field for real ones."""
 
     @pytest.mark.parametrize(
         ("name", "text"),

@@ -23,7 +23,7 @@ from sktune.targets.recipe import read_recipe
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from tests import warm
-from tests.builders import TESTS, decoder_layout, sktune_command
+from tests.builders import TESTS, decoder_layout, refusal, sktune_command, succeeded
 from tests.fake_runner import FakeRunner
 from tests.recipes.reporting import REPORTING
 from tests.releases import keeps_bits
@@ -63,8 +63,7 @@ def test_two_ranks_are_rehearsed(project: Path) -> None:
     git(root, "init", "-q")
     git(root, "add", "-A")
     git(root, "commit", "-qm", "checkout")
-    done = sktune_command("search", "--recipe", "ranks/recipe.yaml", "--rehearse", "--json", folder=project)
-    assert done.returncode == 0, done.stderr
+    done = succeeded("search", "--recipe", "ranks/recipe.yaml", "--rehearse", "--json", folder=project)
     (line,) = done.stdout.splitlines()
     event = json.loads(line)
     assert event["event"] == "rehearsal" and event["can_start"]
@@ -278,10 +277,7 @@ def is_running(pid: int) -> bool:
 )
 def test_a_rehearsal_is_of_one_recipe_on_this_host(project: Path, arguments: list[str], words: str) -> None:
     """One line, exit code 2."""
-    done = sktune_command("search", *arguments, folder=project)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert words in refusal("search", *arguments, folder=project)
 
 
 def test_a_rehearsal_is_no_result() -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from sktune.cli.views.search import comparison_table
 from sktune.core.errors import BadInputError, StudyError
 from sktune.reports.comparison import ComparedStudies, compare, write_picture
-from tests.builders import sktune_command, study_of
+from tests.builders import refusal, study_of, succeeded
 from tests.reports.test_page import Reader
 
 
@@ -93,13 +93,9 @@ def test_the_command_prints_a_table_and_json_lines(tmp_path: Path) -> None:
     """A missing study gets one line."""
     study_of(tmp_path, "a", [1.1] * 5)
     study_of(tmp_path, "b", [1.2] * 5)
-    done = sktune_command("compare", "a", "b", "--runs", str(tmp_path), "--json")
-    assert done.returncode == 0, done.stderr
+    done = succeeded("compare", "a", "b", "--runs", str(tmp_path), "--json")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["event"] for line in lines] == ["study_compared", "study_compared", "compare_finished"]
     assert Path(lines[-1]["picture"]).is_file()
     assert "1.200" in done.stderr
-    missing = sktune_command("compare", "a", "c", "--runs", str(tmp_path))
-    assert missing.returncode == 2
-    assert "there is no study" in missing.stderr
-    assert len(missing.stderr.strip().splitlines()) == 1
+    assert "there is no study" in refusal("compare", "a", "c", "--runs", str(tmp_path))

@@ -18,7 +18,7 @@ import sktune
 from sktune.reports import dashboard
 from sktune.reports.plan_names import plan_name
 from sktune.study.study import TuningStudy, sqlite_url
-from tests.builders import sktune_command
+from tests.builders import succeeded
 from tests.reports.page_studies import HOSTILE, study_in
 
 PLOTS = {"sktune-history", "sktune-final", "sktune-effects", "sktune-segments"}
@@ -94,7 +94,7 @@ def test_trials_have_the_names_of_their_plans(searched: sktune.SearchResult, ser
 def test_a_report_replaces_pictures_and_a_search_continues(searched: sktune.SearchResult) -> None:
     """What is stored for the dashboard is not in the way of anything."""
     runs = searched.folder.parent
-    assert sktune_command("report", "dash", "--runs", str(runs)).returncode == 0
+    succeeded("report", "dash", "--runs", str(runs))
     study = optuna.load_study(study_name="dash", storage=sqlite_url(searched.folder))
     stored = study._storage.get_study_system_attrs(study._study_id)
     pictures = {key.rsplit(":", 1)[0] for key in stored if "plot" in key}

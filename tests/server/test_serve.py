@@ -21,7 +21,7 @@ from sktune.server.shelf import Shelf
 from sktune.study.result import SearchResult
 from sktune.study.snapshot import snapshot, state_of
 from sktune.study.study import TuningStudy, sqlite_url
-from tests.builders import checked, sktune_command
+from tests.builders import checked, sktune_command, succeeded
 from tests.guard import no_hang
 from tests.reports.page_studies import HOSTILE, measured, space_of, study_in
 
@@ -319,8 +319,7 @@ def test_the_studies_are_listed_newest_first(tmp_path: Path) -> None:
     assert {row["study"]: row["trials"] for row in rows} == {"a:b:c": 8, "older": 2}
     assert [row["changed"] for row in rows] == sorted((row["changed"] for row in rows), reverse=True)
     assert "final comparison" in next(row["verdict"] for row in rows if row["study"] == "older")
-    shown = sktune_command("show", "--runs", str(tmp_path))
-    assert shown.returncode == 0
+    shown = succeeded("show", "--runs", str(tmp_path))
     assert "a:b:c" in shown.stdout
     assert "no studies in" in sktune_command("show", "--runs", str(tmp_path / "none")).stdout
     assert sktune_command("show", "--why", "--runs", str(tmp_path)).returncode == 2

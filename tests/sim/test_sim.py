@@ -14,6 +14,7 @@ from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.sim.launch import launch_us
 from sktune.sim.model import SimulatedStep, StepModel
 from sktune.sim.operators import Core, Operator, numbered
+from tests.builders import one_line_error
 from tests.sim.simulated_steps import (
     CONSTANTS,
     LARGE,
@@ -215,14 +216,6 @@ def test_fewer_cores_take_longer_but_not_in_proportion() -> None:
     assert 1.23 <= half / whole <= 1.57
 
 
-def test_stream_fusion_turns_early_start_off() -> None:
-    """Facts 2.2; with only one stream it then only has costs."""
-    inside = [vector(10), cube(10, kind="GroupedMatmul")] * 3
-    assert simulate(Plan((Scope("u0", "u0", (("stream-fusion", 1),)),)), inside).terms["early_start"] == 0
-    assert gain_us(inside, options=(("stream-fusion", 1),)) < gain_us(inside)
-    assert gain_us(inside, options=(("early-start", 0),)) < gain_us(inside, options=(("early-start", 2),))
-
-
 def test_stream_fusion_overlaps_cube_work_with_vector_work_of_the_other_stream() -> None:
     """Cube work overlaps with vector work; vector work does not overlap with vector work."""
     fused = (("stream-fusion", 1),)
@@ -280,6 +273,5 @@ def test_a_mistake_in_the_constants_is_one_line(change: tuple[str, str], message
     """With the file and the fix."""
     path = tmp_path / "mine.yaml"
     path.write_text(ATLAS_A3.read_text().replace(*change, 1))
-    with pytest.raises(SimulationError, match=message) as caught:
+    with one_line_error(SimulationError, message):
         load_constants(path)
-    assert "\n" not in str(caught.value)

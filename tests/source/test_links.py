@@ -14,7 +14,7 @@ from sktune.core.files import create_text, write_text
 from sktune.source import edits
 from sktune.source.apply import source_change
 from sktune.targets.recipe import YamlFile
-from tests.builders import sktune_command
+from tests.builders import one_line_error, sktune_command
 from tests.guard import no_hang
 from tests.projects import TEMPLATE
 from tests.source.test_source import ATTENTION, plan_file
@@ -132,9 +132,8 @@ def test_a_damaged_record_is_refused_in_one_line(case: str, folder: Path) -> Non
     (folder / ".sktune").mkdir()
     (folder / edits.RECORD).write_text(text)
     for use in (lambda: edits.undo(folder), lambda: source_change(plan_file(ATTENTION), folder)):
-        with pytest.raises(BadInputError, match=reason) as failure:
+        with one_line_error(BadInputError, reason):
             use()
-        assert len(str(failure.value).splitlines()) == 1
 
 
 def test_a_pipe_in_place_of_a_source_is_not_waited_for(folder: Path) -> None:
@@ -203,9 +202,8 @@ def test_a_damaged_record_of_the_skill_is_refused(text: str, tmp_path: Path) -> 
     """In one line with the fix."""
     (tmp_path / ".sktune").mkdir()
     (tmp_path / skill.RECORD).write_text(text)
-    with pytest.raises(BadInputError, match=r"agent.json is .*; delete it and use --force") as failure:
+    with one_line_error(BadInputError, r"agent.json is .*; delete it and use --force"):
         skill.install(tmp_path)
-    assert len(str(failure.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("target", ["notes.py", "nothing"])

@@ -14,6 +14,7 @@ import pytest
 from sktune.core.errors import StudyError
 from sktune.study.backup import Backup
 from sktune.study.study import TuningStudy, sqlite_url
+from tests.builders import one_line_error
 from tests.study.test_study import FAST, ask
 
 TRIALS = 3
@@ -110,9 +111,8 @@ def test_damage_during_a_search_ends_it_and_spares_the_backup(tmp_path: Path) ->
     proposal = ask(study)
     with closing(sqlite3.connect(tmp_path / "study.db")) as connection, connection:
         connection.execute("UPDATE trial_user_attributes SET value_json = '{}' WHERE key = 'sktune:outcome'")
-    with pytest.raises(StudyError, match=r"damaged while the search ran.*; run the same command again") as failure:
+    with one_line_error(StudyError, r"damaged while the search ran.*; run the same command again"):
         study.tell(proposal, FAST, 8.0)
-    assert "\n" not in str(failure.value)
     study.storage.engine.dispose()
     assert stored(opened(tmp_path)) == before
 
@@ -136,9 +136,8 @@ def test_tables_of_another_optuna_are_refused_with_the_command_that_upgrades_the
         version = connection.execute("SELECT version_num FROM alembic_version").fetchone()
         with connection:
             connection.execute(change, ("v3.0.0.d",))
-        with pytest.raises(StudyError, match="another version of Optuna; run `optuna storage upgrade") as failure:
+        with one_line_error(StudyError, "another version of Optuna; run `optuna storage upgrade"):
             opened(tmp_path)
-        assert "\n" not in str(failure.value)
         with connection:
             connection.execute(change, version)
     assert stored(opened(tmp_path)) == before

@@ -16,7 +16,7 @@ from sktune.core.errors import StudyError
 from sktune.study.snapshot import snapshot_names
 from sktune.study.storage import shown, sqlite_path
 from sktune.study.study import TuningStudy, sqlite_url
-from tests.builders import sktune_command
+from tests.builders import sktune_command, succeeded
 
 NAMES = st.binary(min_size=1, max_size=20).map(os.fsdecode).filter(lambda name: not set(name) & {"/", "\0"})
 SEARCH = ("search", "--model", "llama", "--backend", "sim")
@@ -46,10 +46,9 @@ def test_a_study_is_where_its_folder_is(name: str, tmp_path: Path) -> None:
 def test_two_folders_have_two_studies(tmp_path: Path) -> None:
     """Trials of one never appear in the other; a search continues its own."""
     for runs, trials in ((tmp_path / "a#b", "3"), (tmp_path / "a#c", "2"), (tmp_path / "a#b", "3")):
-        done = sktune_command(*SEARCH, "--trials", trials, "--runs", str(runs))
-        assert done.returncode == 0, done.stderr
+        done = succeeded(*SEARCH, "--trials", trials, "--runs", str(runs))
         assert f"{trials} trials:" in done.stdout
-        assert sktune_command("show", "llama-tiny-sim-cpu", "--runs", str(runs)).returncode == 0
+        succeeded("show", "llama-tiny-sim-cpu", "--runs", str(runs))
     assert {path.name for path in tmp_path.iterdir()} == {"a#b", "a#c"}
 
 
@@ -102,11 +101,12 @@ def test_a_server_that_does_not_answer_may_answer_later(tmp_path: Path) -> None:
         assert "Connection refused" in done.stderr and "pw" not in done.stderr
 
 
-def test_a_database_of_another_program_with_studies_is_not_written_to(tmp_path: Path) -> None:
-    """Its table of that name is not Optuna's."""
+@pytest.mark.parametrize("table", ["recipes", "studies"])
+def test_a_database_of_another_program_is_not_written_to(table: str, tmp_path: Path) -> None:
+    """Optuna's tables are not added to it; a table of that name is not Optuna's."""
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE studies (title)")
+        connection.execute(f"CREATE TABLE {table} (title)")
     before = path.read_bytes()
     with pytest.raises(StudyError, match="belongs to another program"):
         TuningStudy.open("s", f"sqlite:///{path}", create=True)

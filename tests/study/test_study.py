@@ -16,9 +16,9 @@ from typing import Any
 import optuna
 import pytest
 
-from sktune.core.codec import decoded, encoded
+from sktune.core.codec import encoded
 from sktune.core.errors import ExitCode, StorageError, StudyError
-from sktune.core.outcome import Outcome, Reason, Speedup, Stage
+from sktune.core.outcome import Outcome, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.samplers import find_strategy
@@ -72,9 +72,7 @@ def test_no_plan_is_proposed_twice(url: str, sampler: str) -> None:
         proposal = ask(study, sampler)
         plans.append(proposal.plan)
         study.tell(
-            proposal,
-            FAST if len(proposal.plan.scopes) < 3 else FAILED,
-            8.0 if len(proposal.plan.scopes) < 3 else None,
+            proposal, FAST if len(proposal.plan.scopes) < 3 else FAILED, 8.0 if len(proposal.plan.scopes) < 3 else None
         )
     assert len(set(plans)) == 60
     assert Plan() not in plans
@@ -131,14 +129,6 @@ def test_a_trial_with_a_stored_outcome_is_not_run_again(url: str) -> None:
     again = ask(opened(url))
     assert again.number == proposal.number
     assert again.known == FAST
-
-
-def test_an_outcome_of_an_earlier_version_is_read() -> None:
-    """Earlier versions stored no stage."""
-    stored = encoded(Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE))
-    assert decoded(Outcome, stored).stage is Stage.MEASURE
-    del stored["stage"]
-    assert decoded(Outcome, stored).stage is None
 
 
 def test_a_trial_that_keeps_killing_the_search_is_given_up(url: str) -> None:
@@ -259,16 +249,6 @@ def test_a_stored_value_that_is_nested_too_deeply_is_damaged(tmp_path: Path, url
         opened(url)
 
 
-def test_a_database_of_another_program_is_refused(tmp_path: Path, url: str) -> None:
-    """Optuna's tables are not added to another program's."""
-    connection = sqlite3.connect(tmp_path / "study.db")
-    connection.execute("CREATE TABLE recipes (name TEXT)")
-    connection.commit()
-    connection.close()
-    with pytest.raises(StudyError, match="another program"):
-        opened(url)
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only wait a moment for a lock."""
@@ -295,11 +275,7 @@ def test_a_locked_file_is_refused(url: str) -> None:
 
 def test_a_running_study_is_not_run_twice(tmp_path: Path) -> None:
     """The second process is refused with the number of the first."""
-    with (
-        locked(tmp_path / "s"),
-        pytest.raises(StudyError, match=f"process {os.getpid()}"),
-        locked(tmp_path / "s"),
-    ):
+    with locked(tmp_path / "s"), pytest.raises(StudyError, match=f"process {os.getpid()}"), locked(tmp_path / "s"):
         pass
 
 

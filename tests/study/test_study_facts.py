@@ -22,7 +22,7 @@ from sktune.study.study import TuningStudy, sqlite_url
 from sktune.study.worker_log import Fate
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
-from tests.builders import TESTS, decoder_layout
+from tests.builders import TESTS, decoder_layout, one_line_error
 
 STUDY = TESTS / "data" / "studies" / "0.2.0.db"
 """A simulated search of the preset llama, 6 trials, from before there was a codec."""
@@ -95,9 +95,8 @@ def test_facts_of_a_newer_sktune_are_refused_in_one_line(tmp_path: Path) -> None
     """Instead of being misread."""
     url = sqlite_url(copied(tmp_path))
     stored(url, "format", FORMAT + 1)
-    with pytest.raises(StudyError, match=r"made by a newer sktune .* upgrade sktune") as refused:
+    with one_line_error(StudyError, r"made by a newer sktune .* upgrade sktune"):
         stored_result("old", tmp_path)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +116,8 @@ def test_a_damaged_fact_is_named_in_one_line(tmp_path: Path, name: str, value: A
     """Whatever the damage."""
     url = sqlite_url(copied(tmp_path))
     stored(url, name, value)
-    with pytest.raises(StudyError, match=f"its fact '{name}' cannot be read") as refused:
+    with one_line_error(StudyError, f"its fact '{name}' cannot be read"):
         stored_result("old", tmp_path)
-    assert "\n" not in str(refused.value)
 
 
 NO_UNIT = '{"plan": {"scopes": [{"first": "a", "last": "b"}]}, "origin": ""}'

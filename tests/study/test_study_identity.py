@@ -14,7 +14,8 @@ from sktune.core.space import SpaceSpec
 from sktune.targets import describe
 from sktune.worker.jobs import RunnerSetup
 from sktune.worker.runner import WorkerRunner
-from tests.builders import ROOT, TESTS, sktune_command
+from tests import warm
+from tests.builders import ROOT, TESTS, sktune_command, succeeded
 
 MODEL = "from own_parts import target as parts\n\n\ndef target():\n    return parts()\n"
 LAZY = "def target():\n    from ownpackage.own_parts import target as parts\n\n    return parts()\n"
@@ -83,7 +84,17 @@ def test_a_module_that_changes_while_a_search_runs_ends_it(project: Path, tmp_pa
 def test_two_searches_on_one_storage_do_not_mix(tmp_path: Path) -> None:
     """Even in separate folders, which share no lock: otherwise both would run trials and name a winner."""
     shared = ["--storage", f"sqlite:///{tmp_path}/shared.db", "--study", "s", "--backend", "sim", "--json"]
-    command = [sys.executable, "-m", "sktune.cli", "search", "--model", "llama", "--runs", str(tmp_path / "a"), *shared]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.command",
+        "search",
+        "--model",
+        "llama",
+        "--runs",
+        str(tmp_path / "a"),
+        *shared,
+    ]
     first = subprocess.Popen([*command, "--trials", "4000"], stdout=subprocess.PIPE, text=True)
     try:
         assert first.stdout is not None
@@ -93,13 +104,12 @@ def test_two_searches_on_one_storage_do_not_mix(tmp_path: Path) -> None:
         for options in ([], ["--take-over"]):
             refused = sktune_command(*qwen3, *options)
             assert refused.returncode == 2
-            assert f"is being run by process {first.pid}" in refused.stderr
+            assert f"is being run by process {warm.forked(first.pid)}" in refused.stderr
         refused = sktune_command(*qwen3, "--join")
         assert refused.returncode == 2
         assert "made with scale" in refused.stderr or "made with model" in refused.stderr
         llama = ["search", "--model", "llama", "--runs", str(tmp_path / "c"), *shared, "--trials", "2", "--join"]
-        joined = sktune_command(*llama)
-        assert joined.returncode == 0, joined.stderr
+        succeeded(*llama)
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=120)
     finally:

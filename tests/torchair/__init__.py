@@ -1,1 +1,1 @@
-"""What TorchAir itself can prove without a device; run in the environment that ``make_env.py`` makes."""
+"""What TorchAir itself can prove without a device; run in the environment that ``benchmarks/npu_env.py`` makes."""

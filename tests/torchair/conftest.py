@@ -13,7 +13,7 @@ collect_ignore_glob = [] if HAS_TORCHAIR else ["test_*.py"]
 def pytest_report_header() -> list[str]:
     """Return what is proved here and what is not."""
     if not HAS_TORCHAIR:
-        return ["TorchAir conformance: not in this environment; tests/torchair/make_env.py makes one"]
+        return ["TorchAir conformance: not in this environment; benchmarks/npu_env.py makes one"]
     return [
         f"TorchAir conformance: the true front end of torch_npu {importlib.metadata.version('torch_npu')}, no device",
         "  covered: graph construction, scopes, options, numerics of the converted graph; refusals; plan files applied",

@@ -82,11 +82,7 @@ def ranked(runs: Path, on_proxy: list[float], on_whole: list[float | None]) -> s
 @pytest.mark.parametrize(
     ("on_whole", "correlation", "text"),
     [
-        (
-            [1.1, 1.2, 1.3, 1.4],
-            -1.0,
-            "4 passed on the whole model: Spearman's rank correlation",
-        ),
+        ([1.1, 1.2, 1.3, 1.4], -1.0, "4 passed on the whole model: Spearman's rank correlation"),
         ([1.4, 1.3, None, 1.1], 1.0, "3 passed"),
         ([1.4, None, None, 1.1], None, "2 passed on the whole model: too few to rank"),
     ],

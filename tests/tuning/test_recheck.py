@@ -144,14 +144,14 @@ def test_code_of_another_machine_is_compiled_anew(found: Found, compile_cache: P
     ],
 )  # fmt: skip
 def test_strict_says_so_if_a_scope_misses_its_verified_code(
-    found: Found, tmp_path: Path, mistake: str, reason: str
+    found: Found, compile_cache: Path, mistake: str, reason: str
 ) -> None:
     """At the latest when the first step has run; without strict, the program runs as it is."""
-    refused = found.apply(tmp_path / "cache", "strict", mistake)
+    refused = found.apply(compile_cache, "strict", mistake)
     assert refused.returncode != 0
     assert reason in refused.stderr
     if mistake != "inductor":  # Inductor itself fails on operators without results
-        assert found.apply(tmp_path / "cache", "lenient", mistake).returncode == 0
+        assert found.apply(compile_cache, "lenient", mistake).returncode == 0
 
 
 @pytest.mark.parametrize("change", ["relabelled", "new", "removed"])

@@ -31,10 +31,7 @@ class _Repeating(RandomSampler):
         return distributions(self._space)
 
     def sample_relative(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        search_space: dict[str, BaseDistribution],
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         if trial.number >= 2:
             study._storage.set_trial_user_attr(trial._trial_id, REPEAT, True)

@@ -563,10 +563,7 @@ def test_a_runner_is_made_from_the_request(tmp_path: Path) -> None:
     assert runner.clock() - 1000 > TRIAL_S + OPENING_S
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [("{file}:typo", "has no function"), ("{folder}", "config.json")],
-)
+@pytest.mark.parametrize(("model", "message"), [("{file}:typo", "has no function"), ("{folder}", "config.json")])
 def test_a_model_that_cannot_be_loaded_leaves_no_study(tmp_path: Path, model: str, message: str) -> None:
     """A mistake in the command is not a study; one that exists already stays."""
     path, folder, runs = tmp_path / "own.py", tmp_path / "model", tmp_path / "runs"

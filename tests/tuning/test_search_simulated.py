@@ -91,9 +91,7 @@ def test_every_file_says_simulated(planned: tuple[sktune.SearchResult, list[dict
 
 @shapes_only
 @pytest.mark.slow
-def test_scope_times_add_up_to_the_step(
-    planned: tuple[sktune.SearchResult, list[dict[str, Any]]],
-) -> None:
+def test_scope_times_add_up_to_the_step(planned: tuple[sktune.SearchResult, list[dict[str, Any]]]) -> None:
     """Simulated scope times have no noise, and are stored."""
     measured = [record for record in planned[0].trials if record.outcome and record.outcome.speedup]
     for record in measured:

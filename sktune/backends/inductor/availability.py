@@ -5,8 +5,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from sktune.backends.installed import device_name
 from sktune.backends.program_python import ProgramPython
+from sktune.backends.this_machine import device_name
 from sktune.core.events.commands import Finding, State
 from sktune.program.sktune_program.inductor.versions import problem_with
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from sktune.ascend.front_ends import what_is_tested
-from sktune.backends.installed import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, cann_version, device_name
 from sktune.backends.program_python import ProgramPython
+from sktune.backends.this_machine import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, cann_version, device_name
 from sktune.core.events.commands import Finding, State
 from sktune.core.scope_options import has_superkernel
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sktune.backends.info import BackendInfo
-from sktune.backends.installed import cann_version, package_version
 from sktune.backends.npu.options import OPTIONS, keeps_order
+from sktune.backends.this_machine import cann_version, package_version
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason, Stage

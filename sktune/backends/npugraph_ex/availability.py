@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from sktune.ascend.front_ends import front_end, releases_with
-from sktune.backends.installed import NOT_INSTALLED, package_version
 from sktune.backends.npugraph_ex.options import KERNELS, SUPERKERNEL
 from sktune.backends.program_python import ProgramPython
+from sktune.backends.this_machine import NOT_INSTALLED, package_version
 from sktune.core.events.commands import Finding, State
 
 _NAME = "npugraph-ex"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sktune.ascend.front_ends import FrontEnd, front_end, releases_with
-from sktune.backends.installed import package_version
 from sktune.backends.options import OptionSpec
+from sktune.backends.this_machine import package_version
 from sktune.core.errors import PlanError, SpaceError, nearest
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OptionRules
