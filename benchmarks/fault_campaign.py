@@ -153,7 +153,6 @@ def search(
 
     with ExitStack() as stack:
         stack.enter_context(patch("sktune.tuning.scheduler.time", clock))
-        stack.enter_context(patch("sktune.tuning.scheduler.time", clock))
         stack.enter_context(patch("sktune.tuning.loop.lease_s", lambda opened, limit_s: LEASE_S))
         stack.enter_context(patch.object(TuningStudy, "tell", counted))
         stack.enter_context(patch.object(Coordinator, "__exit__", killed))

@@ -182,8 +182,7 @@ def search(land: Landscape, hosts: Sequence[str], slowness: Sequence[float], los
         return proposal
 
     with ExitStack() as stack:
-        for module in ("coordinator", "fleet"):
-            stack.enter_context(patch(f"sktune.tuning.{module}.time", clock))
+        stack.enter_context(patch("sktune.tuning.scheduler.time", clock))
         stack.enter_context(patch("sktune.tuning.loop.bind_space", lambda *_: land.space))
         stack.enter_context(patch.object(Trials, "propose", timed))
         runs = Path(stack.enter_context(TemporaryDirectory()))

@@ -36,7 +36,7 @@ class Site(Protocol):
         ...
 
     def placed(self, spec: TargetSpec, stored: Mapping[str, str], /) -> tuple[Placement, CoresChosen | None]:
-        """Return where the steps of a worker run; see ``sktune.tuning.placing.placed``."""
+        """Return where the steps of a worker run; see ``placed``."""
         ...
 
     def engine(self, setup: RunnerSetup, factory: RunnerFactory, /) -> AbstractContextManager[Engine]:

@@ -326,10 +326,13 @@ class TestTimeBudget:
     ) -> None:
         """If the caller does not say when it began."""
         began: list[float | None] = []
+        whole = loop.run
 
-        def run(request: Request, listener: Any, began_s: float | None, findings: Any = None, **_: Any) -> Any:
+        def run(
+            request: Request, listener: Any, began_s: float | None, findings: Any = None, *_: Any, **__: Any
+        ) -> Any:
             began.append(began_s)
-            return loop.run(request, listener, began_s, findings, lambda setup: FakeRunner())
+            return whole(request, listener, began_s, findings, lambda setup: FakeRunner())
 
         monkeypatch.setattr("sktune.tuning.loop.run", run)
         search_with_proxy(Request("llama", trials=1, proxy_layers=1, time_budget_s=60, runs=tmp_path))
