@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHORTLIST_BUDGET = Budget(halfwidth=0.015, seconds=3.0, wait_s=3.0, min_rounds=12, warm_up_rounds=3)
+SHORTLIST_BUDGET = Budget(halfwidth=0.015, seconds=2.0, wait_s=1.0, min_rounds=12, warm_up_rounds=3)
 """It only ranks, for which a few rounds of slow steps suffice; fast ones have hundreds in this time."""
-FINAL_BUDGET = Budget(halfwidth=0.004, seconds=3.0, wait_s=3.0, min_rounds=28)
+FINAL_BUDGET = Budget(halfwidth=0.004, seconds=3.0, wait_s=2.0, min_rounds=28)
 """For each process of the comparison."""
 FLOOR_BUDGET = Budget(halfwidth=0.002, seconds=1.5, wait_s=1.0)
 ANSWER_S = 0.3
