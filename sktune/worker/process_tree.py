@@ -181,6 +181,7 @@ def _keep(parent: int, started: int, lingers: bool, scratch: str, argv: list[str
             break
         if signal.sigwaitinfo(AWAITED).si_signo in ENDING:
             break
+    result = _reap()[0].get(program, result)  # it may have ended just before the keeper was asked to end
     _kill_descendants()
     if scratch:
         shutil.rmtree(scratch, ignore_errors=True)

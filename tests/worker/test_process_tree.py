@@ -145,6 +145,19 @@ def test_a_keeper_that_is_stopped_is_no_obstacle(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "scratch").exists()
 
 
+def test_a_program_that_ends_just_before_it_is_stopped_ended_by_itself(tmp_path: Path) -> None:
+    """Its exit code is not lost where the keeper learns of both at once."""
+    tree = started(tmp_path, "sleeps", lingers=True)
+    program, *children = pids(tmp_path)
+    os.kill(tree.keeper_pid, signal.SIGSTOP)
+    os.kill(program, signal.SIGKILL)
+    wait_for(lambda: not is_alive(program), "the program to be killed")
+    os.kill(tree.keeper_pid, signal.SIGTERM)
+    os.kill(tree.keeper_pid, signal.SIGCONT)
+    assert tree.wait(60) == -signal.SIGKILL
+    assert not any(map(is_alive, children))
+
+
 @pytest.mark.parametrize("name", ["no-such-program", "."])
 def test_a_program_that_cannot_be_started_is_an_os_error(tmp_path: Path, name: str) -> None:
     """It names the program."""
