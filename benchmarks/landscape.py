@@ -139,6 +139,19 @@ def replay(
         workers: number of concurrent trials; the one that was asked for first ends first.
         by_figure: whether the incumbent is the plan with the lowest measured latency, whatever the sampler expects.
     """
+    return searched(landscape, strategy, trials, seed, scope_times, workers, by_figure)[0]
+
+
+def searched(
+    landscape: Landscape,
+    strategy: Strategy,
+    trials: int,
+    seed: int,
+    scope_times: bool = True,
+    workers: int = 1,
+    by_figure: bool = False,
+) -> tuple[Run, list[FrozenTrial]]:
+    """Search as ``replay`` does, and return the study's trials, too."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     record = Record(landscape, seed, scope_times)
     with warnings.catch_warnings():
@@ -154,7 +167,7 @@ def replay(
                 search.tell(running.popleft())
         while running:
             search.tell(running.popleft())
-    return record.run
+    return record.run, search.trials
 
 
 def gain(landscape: Landscape, latency_ms: float) -> float:
@@ -233,6 +246,10 @@ class _Search:
     def __init__(self, space: SearchSpace, sampler: "_Timed", record: Record, by_figure: bool) -> None:
         self._space, self._sampler, self._record, self._by_figure = space, sampler, record, by_figure
         self._study = optuna.create_study(direction="minimize", sampler=sampler)
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
 
     def queue_starting_points(self) -> None:
         for point in self._space.starting_points:

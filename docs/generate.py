@@ -36,7 +36,7 @@ COMMAND = "python docs/generate.py"
 BEGIN, END = "<!-- from code: {name} -->\n", "<!-- end: {name} -->\n"
 JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
 JSON_WIDTH = 120
-OPTION_TYPES = {str: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PATH"}
+OPTION_TYPES = {str: "TEXT", list[str]: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PATH"}
 
 Schema = dict[str, Any]
 STUDY: Schema = {"type": "string", "description": "With `--models`: the study's name."}

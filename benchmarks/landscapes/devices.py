@@ -102,14 +102,24 @@ class DeviceLandscape:
         seed: chooses the model, and what its operators are like.
         device: what was drawn.
         known: what the space's layout tells the sampler of the operators.
+        layers: of the model.
+        drawn: chooses what operators are like; None for ``seed``.
     """
 
-    def __init__(self, name: str, seed: int, device: Device, known: Known = "all") -> None:
+    def __init__(
+        self,
+        name: str,
+        seed: int,
+        device: Device,
+        known: Known = "all",
+        layers: int = LAYERS,
+        drawn: int | None = None,
+    ) -> None:
         self.name, self.device, self.noise = name, device, device.noise
-        self._seed, self._known = seed, known
+        self._seed, self._known, self._layers, self._drawn = seed, known, layers, drawn
         models = _models()
-        rng = np.random.default_rng([1, seed])
-        operators, layout = _expanded(models[seed % len(models)]["parts"])
+        rng = np.random.default_rng([1, seed if drawn is None else drawn])
+        operators, layout = _expanded(models[seed % len(models)]["parts"], layers)
         self._operators = operators
         self._draw(rng)
         times = self._busy if known == "times" else np.zeros(len(self._busy))
@@ -166,7 +176,11 @@ class DeviceLandscape:
 
     def with_device(self, device: Device) -> "DeviceLandscape":
         """Return the landscape with other constants."""
-        return DeviceLandscape(self.name, self._seed, device, self._known)
+        return DeviceLandscape(self.name, self._seed, device, self._known, self._layers, self._drawn)
+
+    def varied(self, layers: int = LAYERS, drawn: int | None = None) -> "DeviceLandscape":
+        """Return the same model with another number of layers, or with operators that are drawn anew."""
+        return DeviceLandscape(self.name, self._seed, self.device, self._known, layers, drawn)
 
     @cached_property
     def savings_us(self) -> Floats:
@@ -362,10 +376,10 @@ def _models() -> list[dict[str, Any]]:
     return models
 
 
-def _expanded(parts: Sequence[Mapping[str, Any]]) -> tuple[_Operators, Layout]:
-    """Return the operators and the layout of a model of ``LAYERS`` layers."""
+def _expanded(parts: Sequence[Mapping[str, Any]], n_layers: int = LAYERS) -> tuple[_Operators, Layout]:
+    """Return the operators and the layout of a model of so many layers."""
     kinds = [part for part in parts if not part["part"].startswith(OUTSIDE)]
-    counts = [LAYERS] if len(kinds) == 1 else [DENSE_LAYERS, LAYERS - DENSE_LAYERS]
+    counts = [n_layers] if len(kinds) == 1 else [DENSE_LAYERS, n_layers - DENSE_LAYERS]
     layers = [kind["part"] for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
     by_name = {part["part"]: part["operators"] for part in parts}
     operators, units = _Operators(), list[Unit]()

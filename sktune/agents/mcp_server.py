@@ -363,6 +363,8 @@ def _options(arguments: Mapping[str, Any]) -> list[str]:
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             options += [option] if value else []
+        elif isinstance(value, list):
+            options += [f"{option}={each}" for each in value]
         elif value is not None:
             options.append(f"{option}={value}")
     return options

@@ -38,6 +38,22 @@ def parse_duration(text: str) -> float:
     return total_s
 
 
+def parse_share(text: str) -> float:
+    """Return the number of ``1%`` or ``0.01``.
+
+    Raises:
+        BadInputError: it is neither, or not between 0 and 1.
+    """
+    number = text.strip()
+    try:
+        share = float(number.removesuffix("%")) / (100.0 if number.endswith("%") else 1.0)
+    except ValueError:
+        share = math.nan
+    if not 0.0 < share < 1.0:
+        raise BadInputError(f"--until must be a share of the step such as 1%; got {text!r}")
+    return share
+
+
 class Group(StrEnum):
     """The groups of options that ``--help`` and the reference show."""
 
@@ -66,7 +82,7 @@ class Opt:
         name: the field's name without the unit; on the command line with dashes.
         field: the field's name.
         kind: the type of the value that users give.
-        default: the field's default; None for an option that is parsed from a text.
+        default: the field's default; None for an option that is parsed from a text, or given several times.
     """
 
     help: str
@@ -121,9 +137,11 @@ def options_of(kind: Any) -> Mapping[str, Opt]:
         if get_origin(hints[field.name]) is Annotated:
             value_kind, row = get_args(hints[field.name])
             name = field.name.removesuffix("_s")
-            given: dict[str, Any] = (
-                {"kind": str | None} if row.parse else {"kind": value_kind, "default": field.default}
-            )
+            given: dict[str, Any] = {"kind": value_kind, "default": field.default}
+            if row.parse:
+                given = {"kind": str | None}
+            elif get_origin(value_kind) is tuple:
+                given = {"kind": list[str] | None}
             options[name] = replace(row, name=name, field=field.name, **given)
     return options
 
@@ -175,9 +193,12 @@ class SearchOptions:
         Opt("Maximum time for this call, everything included: 90s, 3m, 1h, 1h30m.", Group.SEARCH,
             parse=parse_duration),
     ] = None  # fmt: skip
-    until_converged: Annotated[
-        bool, Opt("Stop when no plan is expected to save another 0.5% of the step.", Group.SEARCH)
-    ] = False
+    until: Annotated[
+        float | None,
+        Opt("Stop when with 95% probability no plan saves more than this share of the step beyond the best: 1%.",
+            Group.SEARCH, parse=parse_share),
+    ] = None  # fmt: skip
+    until_converged: Annotated[bool, Opt("The same as --until 0.5%.", Group.SEARCH)] = False
     strategy: Annotated[
         str,
         Opt("partition, tpe, gp, random, grid, bottom-up, top-down, profile, or module:function.", Group.SEARCH,
@@ -189,6 +210,11 @@ class SearchOptions:
         Opt("Also search option values that may change bits; see docs/explanation/exactness.md.", Group.SEARCH,
             for_agents=False),
     ] = False  # fmt: skip
+    learn_from: Annotated[
+        tuple[str, ...],
+        Opt("A study whose findings are a prior here, or auto for those in --runs that share units; repeatable.",
+            Group.SEARCH),
+    ] = ()  # fmt: skip
     proxy_layers: Annotated[
         int | None,
         Opt("Search a model with this many layers of each kind first, then try its best plans.", Group.SEARCH,
@@ -265,6 +291,8 @@ class SearchOptions:
             value = getattr(self, option.field)
             if option.value_type is Path and isinstance(value, str):
                 object.__setattr__(self, option.field, Path(value))
+            if option.value_type == list[str]:
+                object.__setattr__(self, option.field, (value,) if isinstance(value, str) else tuple(value))
             if self.recipe and option.is_of_program and value is not None:
                 raise BadInputError(
                     f"{option.flag} cannot be used with --recipe, whose program decides it; leave it out"
@@ -281,7 +309,8 @@ def fields_of(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if value is not None:
             option = OPTIONS[name]
-            values[option.field] = option.parse(value) if option.parse else value
+            given_again = tuple(value) if isinstance(value, list) else value
+            values[option.field] = option.parse(value) if option.parse else given_again
     return values
 
 

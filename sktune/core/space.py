@@ -18,6 +18,7 @@ from typing import Literal
 from pydantic import AliasChoices, Field
 
 from sktune.core.documents import Document
+from sktune.core.earlier import EarlierStudy
 from sktune.core.errors import SpaceError, nearest
 from sktune.core.layout import OUTSIDE, Layout, Unit
 from sktune.core.plan import Option, Options, Plan, Scope
@@ -213,6 +214,7 @@ class SearchSpace:
         options: how the backend treats the parameters that are options.
         per_layer: whether every layer has separate parameters.
         starting_points: distinct plans, in the order to try them.
+        earlier: studies whose findings may hold here, too.
     """
 
     layout: Layout
@@ -220,6 +222,7 @@ class SearchSpace:
     options: OptionRules
     per_layer: bool
     starting_points: tuple[StartingPoint, ...] = ()
+    earlier: tuple[EarlierStudy, ...] = ()
 
     @property
     def option_names(self) -> tuple[str, ...]:

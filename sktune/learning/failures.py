@@ -3,7 +3,8 @@
 A scope fails because of its units or because of an option. The former is a logistic model of the segment's unit types
 (normal prior, posterior mode by Newton's method), the latter a rate for each value of an option (beta prior). A scope
 that has worked is safe, and one that was blamed is not proposed again. Blame that cannot be assigned to one scope is
-shared among the suspects by their odds, and shifts when one of them works.
+shared among the suspects by their odds, and shifts when one of them works. What failed in an earlier study is a risk
+here as far as its other failures have been found to fail here, too.
 """
 
 import math
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
+from sktune.core.earlier import EarlierStudy
 from sktune.core.plan import Option, Options
 from sktune.learning.segments import SegmentCatalogue
 
@@ -40,6 +42,7 @@ class Feasibility:
         catalogue: the segments.
         defaults: the compiler's default of every option, which plans leave out.
         changes_bits: option values that often change bits.
+        earlier: studies in which other scopes may have failed.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Feasibility:
         catalogue: SegmentCatalogue,
         defaults: Mapping[str, Option],
         changes_bits: frozenset[tuple[str, Option]] = frozenset(),
+        earlier: Sequence[EarlierStudy] = (),
     ) -> None:
         self._defaults, self._changes_bits = defaults, changes_bits
         names = list(dict.fromkeys(catalogue.types))
@@ -59,6 +63,11 @@ class Feasibility:
         self._bad: set[Key] = set()
         self._suspects: list[tuple[Key, ...]] = []
         self._evidence: _Evidence | None = None
+        known = {catalogue.digest(segment): segment for segment in range(len(described))} if earlier else {}
+        self._failed_earlier = [
+            {(known[scope.segment], scope.options) for scope in study.failed if scope.segment in known}
+            for study in earlier
+        ]
 
     @property
     def has_failures(self) -> bool:
@@ -68,7 +77,7 @@ class Feasibility:
     @property
     def has_risks(self) -> bool:
         """Whether anything has failed so far, or the options have values that often do."""
-        return self.has_failures or bool(self._changes_bits)
+        return self.has_failures or bool(self._changes_bits) or any(self._failed_earlier)
 
     def succeeded(self, scopes: Sequence[Key]) -> None:
         """Record scopes that compiled and kept every bit."""
@@ -117,7 +126,19 @@ class Feasibility:
                 table[segment] += -np.inf if of_class > limit else np.log1p(-of_class)
             if combination in options:
                 table[segment, options.index(combination)] = -np.inf
+        for (segment, combination), risk in self._risks_from_earlier(guilty).items():
+            if combination in options:
+                table[segment, options.index(combination)] += math.log1p(-risk)
         return table
+
+    def _risks_from_earlier(self, guilty: Sequence[Key]) -> dict[Key, float]:
+        """Return how probably a scope that failed in an earlier study, and was not tried here, fails (beta prior)."""
+        risks: dict[Key, float] = {}
+        for failed in self._failed_earlier:
+            worked = sum(map(self._is_good, failed))
+            risk = (1 + len(failed.intersection(guilty))) / (2 + len(failed.intersection(guilty)) + worked)
+            risks |= {key: risk for key in failed.difference(guilty) if not self._is_good(key)}
+        return dict(sorted(risks.items(), key=repr))
 
     def changes_bits(self, options: Options) -> frozenset[tuple[str, Option]]:
         """Return the values of a scope's options, including defaults, that often change bits."""

@@ -14,6 +14,7 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
 from sktune.core.codec import decoded
+from sktune.core.earlier import EarlierStudy, FailedScope
 from sktune.core.fused_scopes import FusedScope, SeenTypes
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Options, Plan, Ranges
@@ -146,11 +147,13 @@ class Learned:
         options = [option for combination in self.combinations for option in combination.of_scope]
         of_step = [option for combination in self.combinations for option in combination.of_step]
         law = Law(self.catalogue) if any(unit.kernels for unit in space.layout.units) else None
-        self.model = SegmentModel(self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step, law)
+        self.model = SegmentModel(
+            self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step, law, space.earlier
+        )
         self._fused: set[FusedScope] = set()
         self._unfusable = frozenset[str]()
         searched = {name: value for name, value in space.options.defaults.items() if name in space.option_names}
-        self.feasibility = Feasibility(self.catalogue, searched, space.options.changes_bits)
+        self.feasibility = Feasibility(self.catalogue, searched, space.options.changes_bits, space.earlier)
         self.ranked: list[CompletePlan] = []
         self.seen: set[Plan] = {Plan()}
         self.ranges: set[Ranges] = set()
@@ -234,6 +237,19 @@ class Learned:
             share, _ = own_effects(belief.posterior.chosen.step_noise, self.ranked)
             expected += belief.weight * (mean + share * (saved - mean))
         return {complete.plan: float(saving) for complete, saving in zip(self.ranked, expected, strict=True)}
+
+    def findings(self, name: str) -> EarlierStudy:
+        """Return what another study can begin with; this one's ``name`` is for people."""
+        model, best = self.model, {chosen.follows_law: chosen for chosen in reversed(self._weights)}
+        # Where the law is beyond doubt, too: another search does not know its baseline at its first trial.
+        plain = best.get(False) or model.climb(model.begin())[0]
+        effects = model.effects_by_name(model.fit(plain))
+        under_law = model.effects_by_name(model.fit(best[True])) if True in best else {}
+        failed = tuple(
+            FailedScope(self.catalogue.digest(segment), options) for segment, options in self.feasibility.blamed()
+        )
+        types = tuple(dict.fromkeys(self.catalogue.types))
+        return EarlierStudy(name, len(self._read), self.catalogue.n_units, types, effects, under_law, failed)
 
     @property
     def probes(self) -> int:

@@ -6,10 +6,14 @@ segments, and the terms of the law of SuperKernels (``law``). All effects have n
 group, so that what is learned carries over to plans that were never tried. Spread and noise are chosen by the evidence
 (type II maximum likelihood; MacKay 1992, "Bayesian interpolation"), once for each belief about how much options matter
 (by the evidence of few trials not at all: a search would never try them again) and whether scopes follow the law.
+
+What earlier studies found is the prior mean of the effects here, each study's times a factor of its own, near 1.
+Whether a study is believed at all is one more thing that the evidence chooses.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -18,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
-from sktune.core.plan import Option, Options, Plan
+from sktune.core.earlier import EarlierStudy
+from sktune.core.plan import Option, Options, Plan, options_text
 from sktune.learning.evidence import Evidence, Vector
 from sktune.learning.law import COPIES, Law, Tangent
 from sktune.learning.segments import Ints, SegmentCatalogue
@@ -62,6 +67,7 @@ class Hyperparameters:
         option_ratio: factor from the stated spread of the effects of options to the actual one.
         follows_law: whether scopes save what the law of SuperKernels says, and the other effects what it does not.
         beyond_law: factor from the stated spread of the law's further terms to the actual one.
+        trusted: the earlier studies that are believed, by their index.
     """
 
     unit_sd: float
@@ -71,6 +77,7 @@ class Hyperparameters:
     option_ratio: float = 1.0
     follows_law: bool = False
     beyond_law: float = 1.0
+    trusted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,8 @@ STEP_OPTION_SD = 0.02
 """Of an option of the whole step, as a share of the baseline."""
 CAPTURE_SD = 0.003
 """Of the effect of capturing scopes at all, as a share of the baseline."""
+TRUST_SD = 0.5
+"""Of the factor, 1 in the mean, by which all effects of an earlier study are larger here."""
 NO_EFFECT_SD = 1e-9
 """Of the law's terms where scopes do not follow it, as a share of the baseline."""
 
@@ -132,7 +141,8 @@ Singles = npt.NDArray[np.float32]
 Pending = tuple[Evidence, Evidence]
 """The evidence of steps and of scopes that running trials will add."""
 
-MAX_SEGMENT_EFFECTS = 256
+MAX_SEGMENT_EFFECTS, MAX_EARLIER_EFFECTS = 256, 64
+"""Classes of segments with effects of their own; the second before they are tried, as an earlier study knows them."""
 MIN_NOISE = 1e-3
 """Relative noise of a step's latency if the study does not state it."""
 BLIND_SAVING = 0.3
@@ -147,12 +157,40 @@ MAX_ROUNDS = 3
 """Passes over the grids in search of the largest evidence."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Prior:
+    """A normal prior: its ``mean``, shape (n_effects,), the standard deviation ``sd`` of each effect by itself, and
+    ``directions`` in which all may be off together, each by a standard normal factor, shape (n_effects, n_studies)."""
+
+    mean: Vector
+    sd: Vector
+    directions: Vector
+
+    def put(self, precision: Vector) -> tuple[Vector, float]:
+        """Add the inverse of the covariance, by Woodbury's identity, to ``precision``.
+
+        Returns its product with the mean, and the logarithm of the covariance's determinant.
+        """
+        inverse = self.sd**-2.0
+        precision[np.diag_indices(len(inverse))] += inverse
+        weighted, log_det = self.mean * inverse, 2 * float(np.log(self.sd).sum())
+        if self.directions.size:
+            scaled = self.directions * inverse[:, None]
+            inner = np.eye(self.directions.shape[1]) + self.directions.T @ scaled
+            off = np.linalg.solve(inner, scaled.T)
+            precision -= scaled @ off
+            weighted -= scaled @ (off @ self.mean)
+            log_det += float(np.linalg.slogdet(inner)[1])
+        return weighted, log_det
+
+
 class SegmentModel:
     """Collects observations; ``fit`` returns the posterior.
 
     Attributes:
         law: of SuperKernels; None if the operators are not known.
         baseline_us: of the step, for the law's constants; 0 while it is not known.
+        earlier: studies whose findings may be the prior here.
     """
 
     def __init__(
@@ -161,8 +199,9 @@ class SegmentModel:
         options: Sequence[tuple[str, Option]],
         of_step: frozenset[str],
         law: Law | None = None,
+        earlier: Sequence[EarlierStudy] = (),
     ) -> None:
-        self.catalogue = catalogue
+        self.catalogue, self.earlier = catalogue, earlier
         self.options = tuple(option for option in options if option[0] not in of_step)
         self.step_options = tuple(option for option in options if option[0] in of_step)
         borders = [catalogue.border(position) for position in range(1, catalogue.n_units)]
@@ -183,6 +222,7 @@ class SegmentModel:
         self._steps, self._scopes = Evidence(self.n_fixed), Evidence(self.n_fixed)
         self._per_unit: list[float] = []
         self._observations: list[Observation] = []
+        self._give_effects(self._known_earlier())
 
     @property
     def count(self) -> int:
@@ -271,29 +311,39 @@ class SegmentModel:
         return list(self._effects)
 
     def begin(self) -> Hyperparameters:
-        """Return the initial hyperparameters."""
+        """Return the initial hyperparameters: all earlier studies are believed."""
         blind = [0.0 if self.count else BLIND_SAVING / self.catalogue.n_units]
         typical = float(np.median(self._per_unit or blind))
-        return Hyperparameters(max(typical, 1e-6))
+        return Hyperparameters(max(typical, 1e-6), trusted=tuple(range(len(self.earlier))))
 
     def choose(self) -> dict[Hyperparameters, float]:
-        """Return the hyperparameters with the largest evidence for each option ratio, with their weights.
+        """Return the hyperparameters with the largest evidence for each option ratio, and for each choice of earlier
+        studies, with their weights.
 
         They are optimised on a coarse grid, one after another, until none improves. Weights sum to 1, the largest comes
         first, and negligible ones are left out.
         """
-        evidence = cache(lambda chosen: self.fit(chosen).log_evidence)
         ratios = OPTION_RATIOS if self.options else OPTION_RATIOS[:1]
         laws = (False, True) if self.law and self.baseline_us else (False,)
-        begin = [replace(self.begin(), option_ratio=ratio, follows_law=law) for ratio in ratios for law in laws]
-        best = {chosen: evidence(chosen) for chosen in (self._climb(each, evidence) for each in begin)}
+        each = range(len(self.earlier))
+        trusted = dict.fromkeys([(), *((index,) for index in each), tuple(each)])
+        begin = [
+            replace(self.begin(), option_ratio=ratio, follows_law=law, trusted=studies)
+            for ratio, law, studies in itertools.product(ratios, laws, trusted)
+        ]
+        best = dict(map(self.climb, begin))
         largest = max(best.values())
         weights = {chosen: math.exp((value - largest) / TEMPERING) for chosen, value in best.items()}
         likely = {chosen: weight for chosen, weight in weights.items() if weight > MIN_WEIGHT * sum(weights.values())}
         total = sum(likely.values())
         return {chosen: likely[chosen] / total for chosen in sorted(likely, key=lambda chosen: -likely[chosen])}
 
-    def _climb(self, begin: Hyperparameters, evidence: Callable[[Hyperparameters], float]) -> Hyperparameters:
+    def climb(self, begin: Hyperparameters) -> tuple[Hyperparameters, float]:
+        """Return the hyperparameters with the largest evidence that a walk over the grids reaches, and its logarithm.
+
+        The walk keeps the option ratio, whether scopes follow the law, and which earlier studies are believed.
+        """
+        evidence = cache(lambda chosen: self.fit(chosen).log_evidence)
         chosen = begin
         for _ in range(MAX_ROUNDS):
             before = chosen
@@ -304,33 +354,45 @@ class SegmentModel:
                 chosen = max(tried, key=evidence)
             if chosen == before:
                 break
-        return chosen
+        return chosen, evidence(chosen)
 
     def fit(self, chosen: Hyperparameters, pending: Pending | None = None) -> "Posterior":
         """Return the posterior of the effects; trials that are ``pending`` count as if they had ended as expected."""
-        size = self.n_fixed + len(self._effects)
-        of_segments = chosen.segment_ratio * chosen.unit_sd * np.sqrt(self.catalogue.length[self._effects])
-        prior = np.concatenate([self._prior * chosen.unit_sd, of_segments])
-        fixed = slice(self._steps_at, self._others_at + 1)
-        prior[fixed] = self._prior[fixed]  # shares of the baseline
-        prior[self._options_at : self._cuts_at] *= chosen.option_ratio
-        expected = self._put_law_prior(prior, chosen)
+        prior = self._prior_of(chosen)
+        size = len(prior.mean)
         step, scope = chosen.step_noise**-2, chosen.scope_noise**-2
         precision = self._steps.gram(size) * step + self._scopes.gram(size) * scope
-        precision[np.diag_indices(size)] += prior**-2.0
-        target = self._steps.moment(size) * step + self._scopes.moment(size) * scope + expected * prior**-2.0
+        expected, log_det = prior.put(precision)
+        target = self._steps.moment(size) * step + self._scopes.moment(size) * scope + expected
         factor = scipy.linalg.cho_factor(precision, lower=True, check_finite=False)
         mean = scipy.linalg.cho_solve(factor, target, check_finite=False)
         squares = self._steps.squares * step + self._scopes.squares * scope - float(target @ mean)
-        squares += float(((expected / prior) ** 2).sum())
-        log_det = 2 * np.log(np.diag(factor[0])).sum() + 2 * np.log(prior).sum()
+        squares += float(prior.mean @ expected)
+        log_det += 2 * float(np.log(np.diag(factor[0])).sum())
         rows = self._steps.count * math.log(chosen.step_noise) + self._scopes.count * math.log(chosen.scope_noise)
         lower = factor[0]
         if pending:
             steps, scopes = pending
             precision += steps.gram(size) * step + scopes.gram(size) * scope
             lower = scipy.linalg.cholesky(precision, lower=True, check_finite=False)
-        return Posterior(self, chosen, mean, lower, -0.5 * (squares + float(log_det)) - rows)
+        return Posterior(self, chosen, mean, lower, -0.5 * (squares + log_det) - rows)
+
+    def prior_mean(self, chosen: Hyperparameters) -> Vector:
+        """Return what is expected of the effects before anything is measured, as shares of the baseline."""
+        return self._prior_of(chosen).mean
+
+    def _prior_of(self, chosen: Hyperparameters) -> "_Prior":
+        of_segments = chosen.segment_ratio * chosen.unit_sd * np.sqrt(self.catalogue.length[self._effects])
+        sd = np.concatenate([self._prior * chosen.unit_sd, of_segments])
+        fixed = slice(self._steps_at, self._others_at + 1)
+        sd[fixed] = self._prior[fixed]  # shares of the baseline
+        sd[self._options_at : self._cuts_at] *= chosen.option_ratio
+        mean = self._put_law_prior(sd, chosen)
+        if not chosen.trusted:
+            return _Prior(mean, sd, np.zeros((len(sd), 0)))
+        found = np.column_stack([self._found_earlier(index, mean, chosen) for index in chosen.trusted])
+        found /= len(chosen.trusted)
+        return _Prior(mean + found.sum(axis=1), sd, TRUST_SD * found)
 
     def _put_law_prior(self, prior: Vector, chosen: Hyperparameters) -> Vector:
         """Set the prior standard deviations of the law's terms, and return the prior mean of all effects."""
@@ -345,6 +407,55 @@ class SegmentModel:
                 ]
                 expected[inside] = [term.mean_us / self.baseline_us for term in self.law.terms]
         return expected
+
+    def effects_by_name(self, posterior: "Posterior") -> dict[str, float]:
+        """Return the mean of each effect by a name that it has in other models, too; those of the law in us."""
+        scale = np.ones(len(posterior.mean))
+        scale[self.law_at : self.n_fixed] = self.baseline_us
+        each = zip(self._names(), (posterior.mean * scale).tolist(), strict=True)
+        return {name: float(f"{mean:.4g}") for name, mean in each if abs(mean) > NO_EFFECT_SD}
+
+    def shared_with(self, study: EarlierStudy) -> int:
+        """Return the number of an earlier study's effects that this model has, too."""
+        return len((study.effects.keys() | study.under_law.keys()).intersection(self._names()))
+
+    def _names(self) -> Iterator[str]:
+        """Yield the name of every effect."""
+        features = [f"{feature.group}: {feature.name}" for feature in self.catalogue.features]
+        yield from features
+        for option in self.options:
+            yield from (f"{options_text((option,))} of {features[index]}" for index in self.catalogue.small)
+        yield from (f"cut: {border}" for border in self.borders)
+        yield from (f"step: {options_text((option,))}" for option in self.step_options)
+        yield from ("capture", "observed scope", "observed unit")
+        yield from (f"law: {term.name}" for term in self.law.terms) if self.law else ()
+        yield from map(self.catalogue.digest, self._effects)
+
+    def _found_earlier(self, index: int, expected: Vector, chosen: Hyperparameters) -> Vector:
+        """Return how the effects in an earlier study differ from those expected without it, as shares of the baseline.
+
+        A unit's share of the step is smaller the more units there are; options of the step are a share of the whole.
+        The constants of a device stay as they are.
+        """
+        study = self.earlier[index]
+        effects = study.under_law if chosen.follows_law else study.effects
+        scale = np.full(len(expected), study.units / self.catalogue.n_units)
+        scale[self._steps_at : self._others_at + 1] = 1.0
+        scale[self.law_at : self.n_fixed] = 1.0 / self.baseline_us if chosen.follows_law else 0.0
+        pairs = zip(self._names(), expected / np.maximum(scale, NO_EFFECT_SD), strict=True)
+        found: Vector = np.array([effects.get(name, mean) - mean for name, mean in pairs]) * scale
+        return found
+
+    def _known_earlier(self) -> Ints:
+        """Return the classes of segments whose own effects earlier studies know, the largest effects first."""
+        sizes = dict[str, float]()
+        for study in self.earlier:
+            for name, effect in (*study.effects.items(), *study.under_law.items()):
+                sizes[name] = max(abs(effect), sizes.get(name, 0.0))
+        classes = range(len(self.catalogue.first)) if sizes else ()
+        known = [segment for segment in classes if self.catalogue.digest(segment) in sizes]
+        known.sort(key=lambda segment: -sizes[self.catalogue.digest(segment)])
+        return np.array(known[:MAX_EARLIER_EFFECTS], dtype=np.int64)
 
     def value(self, effects: Vector, options: Sequence[Options], segments: Ints | None = None) -> Singles:
         """Return the saving of each class of segments.

@@ -4,6 +4,7 @@ Two runs of the same unit types, such as ``self_attn .. mlp`` in any MoE layer, 
 one applies to all.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from sktune.core.layout import OUTSIDE, Layout, Unit
+from sktune.core.layout import OUTSIDE, Layout
 from sktune.core.plan import Plan
 
 Ints = npt.NDArray[np.int64]
@@ -49,7 +50,7 @@ class SegmentCatalogue:
         self.layout = layout
         self.n_units = len(layout.units)
         self._position = {unit.name: index for index, unit in enumerate(layout.units)}
-        self.types: list[str] = [_type(layout, unit) for unit in layout.units]
+        self.types = unit_types(layout)
         names = list(dict.fromkeys(self.types))
         codes = np.array([names.index(name) for name in self.types])
         self.class_of = _classes(codes, _last_allowed(layout, max_layers))
@@ -83,6 +84,11 @@ class SegmentCatalogue:
         if first == last:
             return self.types[int(first)]
         return f"{self.types[int(first)]} .. {self.types[int(last)]}" + (f" over {layers} layers" if layers > 1 else "")
+
+    def digest(self, segment: int) -> str:
+        """Return a name of a class that it has in every layout: a digest of its types in their order."""
+        types = self.types[int(self.first[segment]) : int(self.last[segment]) + 1]
+        return hashlib.sha256("\n".join(types).encode()).hexdigest()[:12]
 
     def _describe(self) -> tuple[tuple[Feature, ...], Matrix]:
         units = self.layout.units
@@ -129,8 +135,9 @@ class SegmentCatalogue:
         return inner
 
 
-def _type(layout: Layout, unit: Unit) -> str:
-    return f"{OUTSIDE if unit.layer is None else layout.layers[unit.layer].kind}.{unit.key}"
+def unit_types(layout: Layout) -> list[str]:
+    """Return the type of each unit: the kind of its layer, and its name there."""
+    return [f"{OUTSIDE if unit.layer is None else layout.layers[unit.layer].kind}.{unit.key}" for unit in layout.units]
 
 
 def _knots(longest: int) -> list[int]:

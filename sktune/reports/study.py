@@ -19,6 +19,9 @@ from sktune.reports.plan_output import verified_line
 from sktune.study.result import SearchResult
 from sktune.study.workers import Workers
 
+UNKNOWN_GAIN = 0.5
+"""A bound on what is left to gain, as a share of the baseline step, that says nothing."""
+
 
 def model_line(result: SearchResult) -> str:
     """Return how the baseline differs from the uncompiled model; empty if it does not."""
@@ -87,17 +90,32 @@ def _doubt(result: SearchResult) -> str:
     )
 
 
-def proxy_line(result: SearchResult) -> str:
-    """Return in one line how well the search on fewer layers ranked the plans that were carried over."""
-    proxy = result.proxy
-    assert proxy is not None
-    passed = len(result.proxy_ranking())
-    ranked = result.proxy_rank_correlation
-    agreement = "too few to rank" if ranked is None else f"Spearman's rank correlation of their speedups {ranked:.2f}"
-    return (
-        f"Found with {proxy.layers} layers of each kind in {proxy.trials} trials (study {one_line(proxy.study)}). Of "
-        f"{len(proxy.carried)} plans carried over, {passed} passed on the whole model: {agreement}."
-    )
+def gain_left_line(result: SearchResult) -> str:
+    """Return what further trials could still gain; empty before a search has ended, or if nothing was measured."""
+    if result.verdict is None or result.gain_left is None:
+        return ""
+    if result.gain_left > UNKNOWN_GAIN:
+        return "These trials do not tell yet how much is left to gain."
+    beyond = "beyond it" if result.winner else "at all"
+    return f"With 95% probability no plan of this space saves more than {result.gain_left:.1%} of the step {beyond}."
+
+
+def earlier_lines(result: SearchResult) -> list[str]:
+    """Return for each study that this one learned from how far its findings hold here."""
+    if not result.facts.earlier:
+        return []
+    from sktune.reports.why import learned_from  # few studies need it
+
+    why = learned_from(result)
+    return [
+        f"Learned from study {one_line(each.study)}, now believed to {each.weight:.0%}: "
+        + (
+            f"of what the plans measured here save, {each.spread_ms:.3f} ms, it alone misses {each.error_ms:.3f} ms."
+            if each.error_ms is not None
+            else "nothing was measured here yet."
+        )
+        for each in (why.earlier if why else ())
+    ]
 
 
 def trials_line(result: SearchResult) -> str:
@@ -116,10 +134,10 @@ def report_markdown(result: SearchResult) -> str:
         f"**{table_cell(verdict_line(result))}**\n",
         *([f"{table_cell(model_line(result))}\n"] if result.model_difference else []),
         f"{trials_line(result)}.\n",
+        *([f"{left}\n"] if (left := gain_left_line(result)) else []),
         f"Space: {facts.space_size or '?'} plans. {time_spent}\n",
     ]
-    if result.proxy:
-        parts.append(f"{table_cell(proxy_line(result))}\n")
+    parts += [f"{table_cell(line)}\n" for line in earlier_lines(result)]
     if result.final:
         parts += [
             "## Final comparison\n",

@@ -8,10 +8,17 @@ from weakref import ref
 import numpy as np
 from optuna.trial import FrozenTrial
 
-from sktune.core.events.studies import BlamedSegment, Effect, Experiment, WhyShown
+from sktune.core.events.studies import BlamedSegment, EarlierStudyShown, Effect, Experiment, WhyShown
 from sktune.core.plan import Options, Plan, Scope, options_text
 from sktune.core.space import SearchSpace
-from sktune.learning.contributions import Contribution, Prediction, contributions, predictions
+from sktune.learning.contributions import (
+    Agreement,
+    Contribution,
+    Prediction,
+    agreements,
+    contributions,
+    predictions,
+)
 from sktune.learning.device import found
 from sktune.learning.evidence import Vector
 from sktune.learning.history import Learned
@@ -92,10 +99,18 @@ def explain(
         outlook.expected_gain_left if outlook else None,
         posterior.chosen.step_noise,
         found(posterior),
+        tuple(_shown(each, baseline_ms) for each in agreements(learned)),
         tuple(_savings(learned, posterior, kind, baseline_ms) for kind in space.layout.kinds),
         contributions(learned, posterior, learned.incumbent if plan is None else plan),
         predictions(learned, posterior),
     )
+
+
+def _shown(agreement: Agreement, baseline_ms: float) -> EarlierStudyShown:
+    error_ms, spread_ms = (
+        None if share is None else share * baseline_ms for share in (agreement.error, agreement.spread)
+    )
+    return EarlierStudyShown(agreement.study, agreement.effects, agreement.weight, error_ms, spread_ms)
 
 
 def _effect(posterior: Posterior, name: str, row: Vector, trials: int, baseline_ms: float) -> Effect:

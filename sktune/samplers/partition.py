@@ -134,12 +134,20 @@ MAX_SAFE = 64
 """Number of plans composed of safe scopes, if all others are too risky."""
 MIN_RISK = 0.02
 """Probability of failure that is always accepted."""
+BOUND_DRAWS, LUCKY = 200, 1.5
+"""Draws for the bound on what is left to gain, and how many standard deviations the best plan's own effect may be."""
 AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
 """Costs of a unit of log risk, as multiples of the incumbent's saving: one candidate for each."""
 
 
 class Draws:
-    """Draws of the effects, the beliefs' means first, and the best plans under each of them."""
+    """Draws of the effects, the beliefs' means first, and the best plans under each of them.
+
+    Attributes:
+        effects: shape (n_beliefs + n_draws, n_effects).
+        shares: number of draws of each belief, in order.
+        combinations: of options that are considered.
+    """
 
     def __init__(
         self,
@@ -156,7 +164,8 @@ class Draws:
         self.combinations = promising_options(learned, beliefs[0].posterior, rng, max_options)
         rounds = len(AVERSIONS) if learned.feasibility.has_risks else 1
         count = int(np.clip(max_problems // (len(self.combinations) * rounds) - 1, MIN_DRAWS, MAX_DRAWS))
-        shares = list(zip(beliefs, rng.multinomial(count, [belief.weight for belief in beliefs]), strict=True))
+        self.shares = rng.multinomial(count, [belief.weight for belief in beliefs])
+        shares = list(zip(beliefs, self.shares, strict=True))
         means = [belief.posterior.mean for belief in beliefs]
         self.effects = np.vstack([*means, *(belief.posterior.draw(share, rng, width) for belief, share in shares)])
         self._options = [combination.of_scope for combination in self.combinations]
@@ -181,6 +190,19 @@ class Draws:
         return [
             (score + self._step_savings, partial(self._decode, solution, number)) for number, score in enumerate(scores)
         ]
+
+    def best(self, rng: np.random.Generator) -> Vector:
+        """Return what the best plan of each draw saves, shape (n_draws,); scopes fail at random, as likely as they do.
+
+        The first draws are the beliefs' means.
+        """
+        value = self._value
+        if self._log_safe is not None:
+            chance = np.log(rng.random(value.shape, dtype=np.float32))
+            value = np.where(chance > np.tile(self._log_safe, (1, len(self.effects))), -np.inf, value)
+        solution = self._partitioner.solve(value, self._cut)
+        best: Vector = (solution.score.reshape(self._step_savings.shape) + self._step_savings).max(axis=1)
+        return best
 
     def safe(self, rng: np.random.Generator) -> list[Point]:
         """Return points composed at random of scopes that rarely fail, fast or slow: there may be no others."""
@@ -231,6 +253,8 @@ LEARNING_TRIALS, FREE_FAILURES, FAILURE_SHARE = 10, 0.2, 0.12
 plans wait."""
 FAILURE_PRICE = 0.008
 """Cost of a failure, as a share of the best plan's saving: plans that promise almost nothing are not worth a risk."""
+BY_EARLIER = "earlier studies"
+"""The origin of a plan that earlier studies alone recommend."""
 MAX_AVERSE = 8
 """How many of each posterior mean's best combinations of options are candidates where risk has a cost; else all are."""
 
@@ -299,6 +323,9 @@ class PartitionSampler(BaseSampler):
         # Trials that are being asked for concurrently have no parameters yet.
         bare = [other for other in trials if other.state is TrialState.RUNNING and not other.params]
         others = sum(other.number < trial.number for other in bare)
+        if not (beliefs or self._running or others or self._learned.failures) and (first := self._by_earlier(rng)):
+            study._storage.set_trial_user_attr(trial._trial_id, ORIGIN, first.origin)  # noqa: SLF001
+            return first.point
         if start := self._next_start(beliefs, rng, others):
             study._storage.set_trial_user_attr(trial._trial_id, ORIGIN, start.origin)  # noqa: SLF001
             return start.point
@@ -337,7 +364,51 @@ class PartitionSampler(BaseSampler):
         incumbent = draws.effects @ self._learned.model.row(self._learned.incumbent)
         left = float(np.maximum(0.0, total.max(axis=1) - incumbent)[len(beliefs) :].mean())
         plans = [self._space.plan(decode(draw, int(index))) for draw, index in enumerate(total.argmax(axis=1))]
-        return Outlook(left, tuple(plan for plan in dict.fromkeys(plans) if plan not in self._learned.seen))
+        new = tuple(plan for plan in dict.fromkeys(plans) if plan not in self._learned.seen)
+        return Outlook(left, new)
+
+    @one_blas_thread()
+    def gain_left(self, trials: Sequence[FrozenTrial], answer: Plan | None = None) -> float:
+        """Return the share of the baseline step that, with 95% probability, no plan saves more of beyond ``answer``.
+
+        To what the model explains comes what it does not: each plan's own effect, whose spread is the model's misfit.
+        That of the answer is known from its measurements; of the many plans that may be the best, one has a lucky one.
+
+        Args:
+            trials: of the study.
+            answer: the plan that is named; None for the one that is expected to save most.
+
+        Returns infinity before anything was measured.
+        """
+        learned = self._learned
+        learned.read(trials)
+        expected = learned.expected_savings()
+        if not expected:
+            return math.inf
+        named = max(expected, key=lambda plan: expected[plan]) if answer is None else answer
+        beliefs = learned.beliefs()
+        complete = next((complete for complete in learned.ranked if complete.plan == named), None)
+        rng = np.random.default_rng(self._seed)
+        left: list[float] = []
+        while len(left) < BOUND_DRAWS:
+            draws = Draws(learned, self._partitioner, beliefs, rng)
+            count = len(draws.effects) - len(beliefs)
+            saved, lucky = np.zeros(count), np.zeros(count)
+            at = 0
+            for belief, drawn in zip(beliefs, draws.shares, strict=True):
+                inside, noise = slice(at, at + drawn), belief.posterior.chosen.step_noise
+                _, [variance] = own_effects(noise, [replace(learned.ranked[0], measurements=0.0)])
+                lucky[inside] = LUCKY * math.sqrt(variance)
+                if complete:
+                    row = learned.model.row(named)
+                    [share], [variance] = own_effects(noise, [complete])
+                    saved[inside] = draws.effects[len(beliefs) :][inside] @ row
+                    saved[inside] += share * (complete.saving - float(row @ belief.posterior.mean))
+                    saved[inside] += math.sqrt(variance) * rng.standard_normal(drawn)
+                at += drawn
+            left += np.maximum(0.0, draws.best(rng)[len(beliefs) :] + lucky - saved).tolist()
+        named_saving = complete.saving if complete else 0.0
+        return min(1.0 - named_saving, float(np.quantile(left, 0.95)))
 
     @one_blas_thread()
     def expected_savings(self, trials: Sequence[FrozenTrial]) -> dict[Plan, float]:
@@ -348,6 +419,18 @@ class PartitionSampler(BaseSampler):
         """
         self._learned.read(trials)
         return self._learned.expected_savings()
+
+    def _by_earlier(self, rng: np.random.Generator) -> _Candidate | None:
+        """Return the best plan according to earlier studies, which is the first one to try."""
+        if not self._space.earlier:
+            return None
+        beliefs = self._learned.beliefs()
+        candidates = self._new(self._candidates(Draws(self._learned, self._partitioner, beliefs, rng), len(beliefs)))
+        plans = [candidate.plan for candidate in candidates]
+        mean, _ = beliefs[0].posterior.predict_plans(self._learned.model.describe(plans))
+        promise = mean * (1 - self._risk(plans))
+        best = int(promise.argmax())
+        return replace(candidates[best], origin=BY_EARLIER) if promise[best] > 0 else None
 
     def _next_start(self, beliefs: Sequence[Belief], rng: np.random.Generator, others: int) -> _Candidate | None:
         """Return the next starting point: the first one while nothing is known, then the most promising one.
@@ -537,7 +620,9 @@ def _best_saving(posterior: Posterior, best: Described) -> float:
     return float(posterior.predict_plans(best)[0].max(initial=0.0))
 
 
-PARTITION = Strategy("partition", partial(PartitionSampler, probes=True), persistent=True, takes_starting_points=True)
+PARTITION = Strategy(
+    "partition", partial(PartitionSampler, probes=True), persistent=True, takes_starting_points=True, learns=True
+)
 """The default strategy of sktune."""
-WITHOUT_PROBES = Strategy("without probes", PartitionSampler, persistent=True, takes_starting_points=True)
+WITHOUT_PROBES = replace(PARTITION, name="without probes", factory=PartitionSampler)
 """Only proposes points of the space; for comparison."""

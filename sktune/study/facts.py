@@ -8,10 +8,10 @@ from pydantic import SerializerFunctionWrapHandler, ValidationError, model_seria
 
 from sktune.core.codec import LEFT_OUT_IF_EMPTY, decoded, encoded
 from sktune.core.delivery import Delivery
+from sktune.core.earlier import EarlierStudy
 from sktune.core.errors import PlanError, StudyError
 from sktune.core.events.values import ProfileFigures
 from sktune.core.layout import Layout
-from sktune.core.plan import Option
 from sktune.core.printable import one_line
 from sktune.core.verification import Verification
 from sktune.learning.attributes import PREFIX
@@ -20,25 +20,6 @@ from sktune.measure.noise_floor import NoiseFloorSample, noise_floor
 
 FORMAT = 1
 """Of the stored facts."""
-
-
-@dataclass(frozen=True, slots=True)
-class CarriedPlan:
-    """A plan from a search on fewer layers: its trial and speedup there, and its parameters."""
-
-    trial: int
-    speedup: float
-    values: Mapping[str, Option]
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyFindings:
-    """The plans to carry over from a search of ``trials`` trials on ``layers`` layers of each kind."""
-
-    study: str
-    layers: int
-    trials: int
-    carried: tuple[CarriedPlan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +70,8 @@ class StudyFacts:
         uncompared: whether the last search ended before its final comparison.
         seconds: total time of the study's searches.
         exhausted: whether every plan of the space was tried.
-        expected_gain_left: the last estimate of the gain to expect from more trials, as a share of the baseline.
-        proxy: the findings of a search on fewer layers, once its plans have been tried.
+        gain_left: with 95% probability no plan saves more than this beyond the answer, as a share of the baseline.
+        earlier: studies that this one learns from, as they were when it began.
         delivery: the winner's compiled code.
         profile: figures of the profile that was given to an analysis.
         command, directory: how and where the program of a recipe is started; None for other targets.
@@ -119,8 +100,8 @@ class StudyFacts:
     uncompared: bool = False
     seconds: float = 0.0
     exhausted: bool = False
-    expected_gain_left: float | None = None
-    proxy: ProxyFindings | None = None
+    gain_left: float | None = None
+    earlier: tuple[EarlierStudy, ...] = ()
     delivery: DeliveryRecord | None = None
     profile: ProfileFigures | None = None
     command: str | None = None

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.verdict import FinalPlan, Verdict, decide, pooled
-from sktune.study.facts import ProxyFindings, StudyFacts
+from sktune.study.facts import StudyFacts
 from sktune.study.records import TrialRecord, incumbent_first
 from sktune.study.storage import translated
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
@@ -191,32 +191,12 @@ class SearchResult:
         return bool(self.verdict and self.final)
 
     @property
-    def proxy(self) -> ProxyFindings | None:
-        """The findings of a search on fewer layers, if there was one."""
-        return self.facts.proxy
+    def gain_left(self) -> float | None:
+        """With 95% probability no plan of the space saves more than this share of the baseline step beyond the answer.
 
-    def proxy_ranking(self) -> list[tuple[float, float]]:
-        """Return the speedups, on fewer layers and on the whole model, of each carried plan that passed on both."""
-        pairs = []
-        for plan in self.proxy.carried if self.proxy else ():
-            for record in self.trials:
-                is_plan = plan.values.items() <= record.values.items() and not record.is_probe
-                if is_plan and record.outcome and record.outcome.is_complete and record.outcome.speedup:
-                    pairs.append((plan.speedup, record.outcome.speedup.ratio))
-                    break
-        return pairs
-
-    @property
-    def proxy_rank_correlation(self) -> float | None:
-        """Spearman's rank correlation of ``proxy_ranking``; None for fewer than three plans, or equal ones."""
-        pairs = self.proxy_ranking()
-        if len(pairs) < 3:
-            return None
-        import pandas as pd  # few studies need it, and it takes long
-
-        ranks = pd.DataFrame(pairs).rank()
-        correlation = float(ranks[0].corr(ranks[1]))
-        return None if isnan(correlation) else correlation
+        None before a search has ended, and if nothing was measured.
+        """
+        return self.facts.gain_left
 
     def pruned(self) -> dict[Reason, int]:
         """Return the number of pruned trials by reason."""
@@ -281,7 +261,7 @@ class SearchResult:
             simulated=self.is_simulated,
             finished=self.verdict is not None,
             compared=self.is_compared or self.verdict is None,
-            proxy_rank_correlation=self.proxy_rank_correlation if self.proxy else ABSENT,
+            gain_left=self.gain_left,
             plan=str(self.folder / BEST_PLAN) if self.winner else None,
             **others,
         )

@@ -23,4 +23,5 @@ def space_of(facts: StudyFacts, trials: Sequence[FrozenTrial]) -> SearchSpace | 
         if isinstance(distribution, CategoricalDistribution)
     }
     per_layer = any(name.startswith("layers.") for name in choices)
-    return SearchSpace(facts.layout, choices, backend_info(facts.fingerprint["backend"]).options.rules, per_layer)
+    rules = backend_info(facts.fingerprint["backend"]).options.rules
+    return SearchSpace(facts.layout, choices, rules, per_layer, earlier=facts.earlier)

@@ -31,6 +31,7 @@ class Strategy:
         persistent: whether one sampler proposes all trials of a search and keeps learning. It must avoid duplicate
             plans itself, and derive the seed of each trial from the trial's number.
         takes_starting_points: whether it proposes the space's starting points itself, so that they are not queued.
+        learns: whether it makes use of the space's earlier studies.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Strategy:
     starts_alone: bool = False
     persistent: bool = False
     takes_starting_points: bool = False
+    learns: bool = False
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:

@@ -1,8 +1,7 @@
 """The search: asks for plans, has them judged, stores the outcomes, and compares the best at the end.
 
-With ``--proxy-layers`` it is on a model with fewer layers first, whose best plans are then tried on the whole model.
-Layers of one kind share their parameters, so a point of the small model is also one of the whole model. A plan can win
-only on the whole model, where it is verified and measured like any other.
+With ``--proxy-layers`` it is on a model with fewer layers first, from which the search on the whole model then learns,
+in a few trials. A plan can win only on the whole model, where it is verified and measured like any other.
 """
 
 import logging
@@ -17,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from sktune.backends import backend_info
+from sktune.core.earlier import EarlierStudy
 from sktune.core.errors import (
     BadInputError,
     InterruptedSearchError,
@@ -49,9 +49,7 @@ from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.backup import Backup
 from sktune.study.claims import locked
-from sktune.study.facts import CarriedPlan, ProxyFindings
 from sktune.study.leases import Leases
-from sktune.study.records import incumbent_first
 from sktune.study.result import SearchResult, result_of
 from sktune.study.storage import DATABASE
 from sktune.study.strategy import Strategy
@@ -60,7 +58,7 @@ from sktune.study.worker_log import Fate, WorkerLog
 from sktune.targets import TargetSpec
 from sktune.tuning.finals import Finals
 from sktune.tuning.interrupt import Stop, stoppable
-from sktune.tuning.request import Request, bind_space, space_spec
+from sktune.tuning.request import CONVERGED_GAIN, Request, bind_space, space_spec
 from sktune.tuning.scheduler import Coordinator, Engine, Fleet, Share, lease_s
 from sktune.tuning.site import LocalSite, Site
 from sktune.tuning.time_budget import TimeBudget
@@ -68,7 +66,8 @@ from sktune.tuning.trials import Trials
 from sktune.worker import make_runner
 from sktune.worker.jobs import GIVEN_BACK, Opened, RunnerFactory, RunnerSetup
 
-MAX_CARRIED = 5
+TRIALS_AFTER_PROXY = 5
+"""On the whole model, after the search on fewer layers."""
 PROXY_SHARE = 0.5
 """Share of the time budget that the search on the small model may take."""
 
@@ -112,20 +111,18 @@ def opened_study(request: Request, name: str, folder: Path) -> TuningStudy:
     return TuningStudy.open(name, request.storage or sqlite_url(real_path(folder)), create=True, backup=backup)
 
 
-def is_answered(study: TuningStudy, request: Request, proxy: ProxyFindings | None) -> bool:
+def is_answered(study: TuningStudy, request: Request) -> bool:
     """Whether all trials are done, and the best of them were compared."""
     facts, finished = study.facts, study.finished()
-    has_ended = finished >= request.max_trials if proxy is None else facts.proxy == proxy
-    return (has_ended or facts.exhausted) and facts.final_trials == finished
+    return (finished >= request.max_trials or facts.exhausted) and facts.final_trials == finished
 
 
 logger = logging.getLogger(__name__)
 
+LOOK_FROM, LOOK_EVERY = 10, 5
+"""Trials at which a search that need not stop looks whether it might: each look reads the study, and takes a second."""
 TRIALS_PER_FLOOR_SAMPLE = 10
 """A sample takes about two seconds."""
-
-CONVERGED_GAIN = 0.005
-"""Share of the baseline's latency: a search has converged once further trials are expected to save less than this."""
 
 
 def search(
@@ -150,19 +147,14 @@ def search(
         time_budget_s=request.time_budget_s and PROXY_SHARE * request.time_budget_s,
     )
     proxy = run(small, _renamed(listener), began_s, site=site)
-    findings = ProxyFindings(proxy.study, request.proxy_layers, len(proxy.trials), _best(proxy)[:MAX_CARRIED])
-    return run(replace(request, proxy_layers=None), listener, began_s, findings, site=site)
-
-
-def _best(result: SearchResult) -> tuple[CarriedPlan, ...]:
-    """Return the plans that passed, best first: those of the final comparison by its figures, then the others."""
-    compared = {row.name: row.speedup.ratio for row in result.final if row.speedup and row.bit_identical is not False}
-    passed = [
-        CarriedPlan(record.number, compared.get(str(record.number), record.outcome.speedup.ratio), dict(record.values))
-        for record in incumbent_first(result.trials)
-        if record.outcome and record.outcome.speedup
-    ]
-    return tuple(sorted(passed, key=lambda plan: (str(plan.trial) in compared, plan.speedup), reverse=True))
+    whole = replace(
+        request,
+        proxy_layers=None,
+        trials=TRIALS_AFTER_PROXY,
+        strategy="partition",
+        learn_from=(*request.learn_from, proxy.study),
+    )
+    return run(whole, listener, began_s, site=site)
 
 
 def _renamed(listener: Listener) -> Listener:
@@ -191,7 +183,6 @@ def run(
     request: Request,
     listener: Listener = lambda event: None,
     began_s: float | None = None,
-    proxy: ProxyFindings | None = None,
     runner_factory: RunnerFactory = make_runner,
     site: Site | None = None,
 ) -> SearchResult:
@@ -201,7 +192,6 @@ def run(
         request: what to search.
         listener: called with each event.
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
-        proxy: findings of a search on fewer layers, whose plans are the only ones tried; None to search.
         runner_factory: makes the runner of the plans.
         site: where they run; None for where the request says.
 
@@ -218,6 +208,12 @@ def run(
         hints.check(request.profile, spec.backend)
     strategy = find_strategy(request.strategy)
     name = request.study or spec.study_name
+    if request.learn_from:
+        from sktune.tuning import earlier
+
+        if not strategy.learns:
+            raise BadInputError(f"--learn-from is for the strategy partition; {strategy.name} cannot use it")
+        earlier.check_names(request, name)
     folder = request.runs / folder_name(name)
     site = site or site_of(request)
 
@@ -229,12 +225,12 @@ def run(
         for written in (folder, request.cache):
             mark_as_written(written)
         study = stored_study(request, name, folder)
-        if study is not None and is_answered(study, request, proxy):
+        if study is not None and is_answered(study, request):
             made_with = site.fingerprint_of_answer(spec, space, study.facts.fingerprint)
             with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
                 pass  # only checked
         else:
-            search = _Search(request, spec, space, folder, listener, budget, proxy)
+            search = _Search(request, spec, space, folder, listener, budget)
             study = search.run(name, study, site, runner_factory, strategy)
         result = result_of(study, folder)
         from sktune.reports import dashboard, outputs  # a search goes without reports until it ends
@@ -287,13 +283,14 @@ class _Search:
         folder: Path,
         listener: Listener,
         budget: TimeBudget,
-        proxy: ProxyFindings | None,
     ) -> None:
         self._request, self._spec, self._space_spec = request, spec, space_spec
         self._folder, self._emit = folder, listener
-        self._budget, self._proxy = budget, proxy
+        self._budget = budget
         self._predictor: PartitionSampler | None = None
         self._floor_tried_at: int | None = None
+        self._looked_at: int | None = None
+        self._told = False
 
     def run(
         self, name: str, study: TuningStudy | None, site: Site, factory: RunnerFactory, strategy: Strategy
@@ -303,7 +300,7 @@ class _Search:
         with ExitStack() as stack:
             if study:  # claimed before workers are started
                 placement, cores = self._claim(stack, study, site)
-                if is_answered(study, request, self._proxy):  # another search may have been faster
+                if is_answered(study, request):  # another search may have been faster
                     return study
             else:
                 placement, cores = self._place(site, {})
@@ -364,7 +361,7 @@ class _Search:
 
     def _search(self, engine: Engine, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
         done = self._study.finished()
-        most = done + len(self._proxy.carried) if self._proxy else self._request.max_trials
+        most = self._request.max_trials
         trials_wanted = None if math.isinf(most) else int(most)
         self._emit(SearchStarted(study=self._study.name, trials=trials_wanted, done=done, folder=str(self._folder),
                                  time_budget_s=self._request.time_budget_s))  # fmt: skip
@@ -391,8 +388,9 @@ class _Search:
             self._request, self._study, fleet, opened.traits, self._budget, self._emit,
             lambda: self._stop_if_asked(stop), fleet.__len__, lambda: fleet.asked_die,
         )  # fmt: skip
-        has_trials = bool(self._study.finished() or self._proxy)
+        has_trials = bool(self._study.finished())
         finals.run(space, self._budget.finalists(trials.estimates()), has_trials=has_trials)
+        self._remember_gain_left(space)
         finals.deliver(self._folder)
 
     def _bound_space(self, opened: Opened) -> SearchSpace:
@@ -410,10 +408,24 @@ class _Search:
             **opened.facts,
         )
         self._study.add_modules(opened.modules)
+        space = replace(space, earlier=self._earlier_studies(space.layout))
         self._emit(TargetReady(description=opened.description, space_size=space.size, units=len(space.layout.units),
                                model_difference=opened.facts.get("model_difference"),
-                               seconds=dict(opened.seconds)))  # fmt: skip
+                               seconds=dict(opened.seconds),
+                               learns_from=[study.name for study in space.earlier]))  # fmt: skip
         return space
+
+    def _earlier_studies(self, layout: Layout) -> tuple[EarlierStudy, ...]:
+        """Return the studies to learn from, as they were when this one first named them."""
+        stored = self._study.facts.earlier
+        if stored or not self._request.learn_from:
+            return stored
+        from sktune.tuning import earlier
+
+        is_simulated = backend_info(self._spec.backend).is_simulated
+        found = earlier.earlier_studies(self._request, self._study.name, layout, is_simulated=is_simulated)
+        self._study.remember(earlier=found)
+        return found
 
     def _run_trials(
         self,
@@ -424,8 +436,8 @@ class _Search:
         stop: Stop,
     ) -> None:
         """Run trials until all are done, the space is exhausted, the search has converged, or the time is up."""
-        most = self._queue(space, strategy)
-        while self._wants_another(coordinator, trials, space, most, stop):
+        self._queue(space, strategy)
+        while self._wants_another(coordinator, trials, space, stop):
             finished = self._study.finished()
             if trials.measures_time and not coordinator.is_sampling and self._floor_is_due(finished):
                 self._floor_tried_at = finished
@@ -435,13 +447,10 @@ class _Search:
                 continue
             coordinator.begin(space, strategy)
         coordinator.finish()
-        if self._proxy and self._study.finished() >= most:
-            self._study.remember(proxy=self._proxy)
 
-    def _wants_another(
-        self, coordinator: Coordinator, trials: Trials, space: SearchSpace, most: float, stop: Stop
-    ) -> bool:
+    def _wants_another(self, coordinator: Coordinator, trials: Trials, space: SearchSpace, stop: Stop) -> bool:
         """Wait until a worker is free, and return whether it should get a new trial."""
+        most = self._request.max_trials
         if self._study.finished() + coordinator.unfinished >= most:
             return False
         coordinator.await_worker()
@@ -462,21 +471,37 @@ class _Search:
             if self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 return False
-        return not (
-            self._request.until_converged and self._has_converged(space, finished, trials.threshold().noise_floor)
-        )
+        return not self._has_converged(space, finished, trials.threshold().noise_floor)
 
     def _has_converged(self, space: SearchSpace, finished: int, noise_floor: float) -> bool:
-        """Whether further trials are expected to save less than ``CONVERGED_GAIN`` or the noise floor."""
-        if finished <= len(space.starting_points):
+        """Whether so little is left to gain that the search ends; where it goes on, it says once that it need not."""
+        enough = self._request.enough
+        if finished <= len(space.starting_points) or finished == self._looked_at:
             return False
+        if not enough and (self._told or finished < LOOK_FROM or finished % LOOK_EVERY):
+            return False
+        self._looked_at = finished
+        threshold = max(enough or CONVERGED_GAIN, noise_floor)
+        predictor, trials = self._predictor_of(space), self._study.trials()
+        expected = predictor.outlook(trials).expected_gain_left
+        # The bound takes longer, and is never lower.
+        if expected >= threshold or (left := predictor.gain_left(trials)) >= threshold:
+            return False
+        self._told = True
+        self._emit(Converged(trials=finished, expected_gain_left=expected, gain_left=left, threshold=threshold,
+                             stops=enough is not None))  # fmt: skip
+        return enough is not None
+
+    def _predictor_of(self, space: SearchSpace) -> PartitionSampler:
+        """Return a sampler that only learns: other strategies know nothing of what is left."""
         self._predictor = self._predictor or PartitionSampler(space, self._request.seed)
-        left = self._predictor.outlook(self._study.trials()).expected_gain_left
-        self._study.remember(expected_gain_left=left)
-        threshold = max(CONVERGED_GAIN, noise_floor)
-        if left < threshold:
-            self._emit(Converged(trials=finished, expected_gain_left=left, threshold=threshold))
-        return left < threshold
+        return self._predictor
+
+    def _remember_gain_left(self, space: SearchSpace) -> None:
+        """Store the bound on what any plan saves beyond the answer."""
+        winner = result_of(self._study, self._folder).winner
+        left = self._predictor_of(space).gain_left(self._study.trials(), winner.plan if winner else Plan())
+        self._study.remember(gain_left=left if math.isfinite(left) else None)
 
     def _floor_is_due(self, finished: int) -> bool:
         samples = self._study.facts.floor_looks
@@ -507,21 +532,12 @@ class _Search:
             )
         return layout
 
-    def _queue(self, space: SearchSpace, strategy: Strategy) -> float:
-        """Queue the points to try first, as far as their plans are new; return the study's total number of trials."""
+    def _queue(self, space: SearchSpace, strategy: Strategy) -> None:
+        """Queue the points to try first, as far as their plans are new."""
         known = {record.plan for record in self._study.records() if record.outcome}
-        if self._proxy:
-            points = [
-                StartingPoint(f"proxy trial {plan.trial}", {**space.simplest, **plan.values})
-                for plan in self._proxy.carried
-            ]
-            new = [point for point in points if space.plan(point.values) not in known]
-            self._study.queue(new)
-            return self._study.finished() + len(new)
         self._study.queue(
             [point for point in queued_first(self._request, space, strategy) if space.plan(point.values) not in known]
         )
-        return self._request.max_trials
 
     def _is_exhausted(self, space: SearchSpace) -> bool:
         # A probe's plan may be outside the space.

@@ -21,6 +21,8 @@ from sktune.targets.presets import Preset, load_space
 from sktune.targets.recipe import needs_cluster
 
 DEFAULT_TRIALS = 40
+CONVERGED_GAIN = 0.005
+"""Share of the baseline step: a search that may still gain less than this is one that can be stopped."""
 RANDOM = Path("random")
 """Instead of the folder of weights."""
 
@@ -84,7 +86,12 @@ class Request(SearchOptions):
         """Total number of trials of the study; infinite if something else ends the search."""
         if self.trials is not None:
             return self.trials
-        return math.inf if self.time_budget_s or self.until_converged else DEFAULT_TRIALS
+        return math.inf if self.time_budget_s or self.enough else DEFAULT_TRIALS
+
+    @property
+    def enough(self) -> float | None:
+        """The share of the baseline step that may be left to gain when the search stops; None if it goes on."""
+        return self.until or (CONVERGED_GAIN if self.until_converged else None)
 
     @property
     def cache(self) -> Path:

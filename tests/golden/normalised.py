@@ -14,6 +14,12 @@ from sktune.core.events.lines import parse_event
 
 VERSIONS = ("sktune", "torch", "transformers", "python", "torch_npu")
 TIMES = ("seconds", "expected_left_s")
+DRAWN = ("expected_gain_left", "gain_left")
+"""Figures of draws from a posterior, which depend on how a processor rounds."""
+_DRAWN = re.compile(
+    r"With 95% probability no plan of this space saves more than \S+ of the step \w+ \w+"
+    r"|These trials do not tell yet how much is left to gain|(?<=gain left: )\d+\.\d+%"
+)
 _VERSION = re.compile(rf"^( *(?:- )?(?:{'|'.join(VERSIONS)}): ).+$", re.MULTILINE)
 _SECONDS = re.compile(r" *\b\d+(?:\.\d+)? s\b")
 _LONG_FLOAT = re.compile(r"\d+\.\d{6,}(?:e-?\d+)?")
@@ -25,7 +31,7 @@ def text(printed: str) -> str:
     """Return a text without folder, times and versions."""
     anywhere = printed.replace(str(Path.cwd()), "FOLDER")
     short = _LONG_FLOAT.sub(lambda match: _DIGITS(float(match[0])), anywhere)
-    return stripped(_SECONDS.sub(" # s", _VERSION.sub(r"\1VERSION", short)))
+    return stripped(_SECONDS.sub(" # s", _VERSION.sub(r"\1VERSION", _DRAWN.sub("#", short))))
 
 
 def stripped(printed: str) -> str:
@@ -72,5 +78,5 @@ def _plain(value: Any, key: str = "") -> Any:
     if isinstance(value, list):
         return [_plain(item, key) for item in value]
     if isinstance(value, float):
-        return "#" if key in TIMES else float(_DIGITS(value))
+        return "#" if key in (*TIMES, *DRAWN) else float(_DIGITS(value))
     return "VERSION" if key in VERSIONS and isinstance(value, str) else value

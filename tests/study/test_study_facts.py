@@ -11,11 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from sktune.cli import app
+from sktune.core.earlier import EarlierStudy, FailedScope
 from sktune.core.errors import StudyError
 from sktune.core.outcome import Outcome, Reason
 from sktune.measure.final_comparison import FinalComparison
 from sktune.samplers import find_strategy
-from sktune.study.facts import FORMAT, CarriedPlan, DeliveryRecord, ProxyFindings, StudyFacts
+from sktune.study.facts import FORMAT, DeliveryRecord, StudyFacts
 from sktune.study.result import stored_result
 from sktune.study.snapshot import snapshot
 from sktune.study.study import TuningStudy, sqlite_url
@@ -172,12 +173,13 @@ def test_facts_are_read_back_as_stored(tmp_path: Path) -> None:
     """Structured values, too; storing some facts does not change the others."""
     study = TuningStudy.open("study", sqlite_url(tmp_path), create=True)
     layout = decoder_layout(("dense", "moe"))
-    proxy = ProxyFindings("small", 2, 20, (CarriedPlan(3, 1.25, {"dense.mlp": "new"}),))
+    failed = (FailedScope("0a1b", (("early-start", 0),)),)
+    earlier = (EarlierStudy("small", 20, 9, ("dense.mlp",), {"unit: unit": 0.01}, failed=failed),)
     final = FinalComparison((), {}, 0.01, ("a",))
-    study.remember(layout=layout, proxy=proxy, final=final, modules={"a.py": "ab"})
+    study.remember(layout=layout, earlier=earlier, final=final, modules={"a.py": "ab"})
     study.remember(delivery=DeliveryRecord(4, problem="the disk is full"), uncompared=True)
     assert study.facts == StudyFacts(
-        layout=layout, proxy=proxy, final=final, modules={"a.py": "ab"}, uncompared=True,
+        layout=layout, earlier=earlier, final=final, modules={"a.py": "ab"}, uncompared=True,
         delivery=DeliveryRecord(4, problem="the disk is full"),
     )  # fmt: skip
 

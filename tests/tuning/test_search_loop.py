@@ -328,11 +328,9 @@ class TestTimeBudget:
         began: list[float | None] = []
         whole = loop.run
 
-        def run(
-            request: Request, listener: Any, began_s: float | None, findings: Any = None, *_: Any, **__: Any
-        ) -> Any:
+        def run(request: Request, listener: Any, began_s: float | None, *_: Any, **__: Any) -> Any:
             began.append(began_s)
-            return whole(request, listener, began_s, findings, lambda setup: FakeRunner())
+            return whole(request, listener, began_s, lambda setup: FakeRunner())
 
         monkeypatch.setattr("sktune.tuning.loop.run", run)
         search_with_proxy(Request("llama", trials=1, proxy_layers=1, time_budget_s=60, runs=tmp_path))

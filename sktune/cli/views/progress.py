@@ -59,6 +59,8 @@ def _(event: TargetReady) -> Sequence[str]:
     lines = [f"{event.description}  ({counted(event.space_size, 'plan')})"]
     if event.model_difference:
         lines.append(f"the baseline is not bit-identical to the uncompiled model: {event.model_difference}")
+    if event.learns_from:
+        lines.append(f"learns from {', '.join(event.learns_from)}; `sktune show --why` says how far that holds")
     return lines
 
 
@@ -112,8 +114,10 @@ def _(event: TimeBudgetSpent) -> Sequence[str]:
 
 @lines_of.register
 def _(event: Converged) -> Sequence[str]:
-    left, threshold = event.expected_gain_left, event.threshold
-    return [f"converged: more trials are expected to save {left:.2%}, less than the threshold of {threshold:.2%}"]
+    left = f"with 95% probability no plan saves more than {event.gain_left:.2%} of the step beyond the best one"
+    if event.stops:
+        return [f"converged: {left}, less than the threshold of {event.threshold:.2%}"]
+    return [f"enough: {left}; --until {event.threshold:.2%} ends a search here, and Ctrl-C this one"]
 
 
 @lines_of.register

@@ -17,9 +17,9 @@ from sktune.reports.plan_names import trial_name
 from sktune.reports.study import (
     dies_line,
     final_names,
+    gain_left_line,
     interval_text,
     model_line,
-    proxy_line,
     trials_line,
     verdict_line,
 )
@@ -43,8 +43,7 @@ def result_table(result: SearchResult) -> RenderableType:
         *_failures(result),
         trials_line(result),
         verdict_line(result),
-        *filter(None, [model_line(result), dies_line(result)]),
-        *([proxy_line(result)] if result.proxy else []),
+        *filter(None, [gain_left_line(result), model_line(result), dies_line(result)]),
         *_ties(result),
     ]
     files = [name for name in OUTPUTS if (result.folder / name).exists()]

@@ -26,7 +26,20 @@ def why_tables(why: Why, is_simulated: bool) -> RenderableType:
         tables.append(blamed)
     if why.device:
         tables.append(_device(why))
+    if why.earlier:
+        tables.append(_earlier(why, unit))
     return Group(*tables, *_sentences(why, unit))
+
+
+def _earlier(why: Why, unit: str) -> Table:
+    table = Table("study", "findings", "believed", f"error, {unit}", f"without it, {unit}", title_justify="left",
+                  title="learned from earlier studies: what each alone says of the plans measured here")  # fmt: skip
+    for each in why.earlier:
+        figures = ["-" if ms is None else f"{ms:.3f}" for ms in (each.error_ms, each.spread_ms)]
+        table.add_row(escape_markup(each.study), str(each.effects), f"{each.weight:.0%}", *figures)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
 
 
 def _device(why: Why) -> Table:

@@ -83,6 +83,7 @@ class TargetReady(Event):
         model_difference: where the baseline's bits differ from the uncompiled model's; empty if they do not, null if
             not compared.
         seconds: `load` (imports, model, prefill, trace), `baseline` (import of the compiler, capture, compile, verify).
+        learns_from: the earlier studies whose findings are the prior of this search.
     """
 
     event: ClassVar[str] = "target_ready"
@@ -91,6 +92,7 @@ class TargetReady(Event):
     units: Count
     model_difference: str | None
     seconds: Seconds
+    learns_from: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,18 +220,22 @@ class SpaceExhausted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converged(Event):
-    """With `--until-converged`: no plan is expected to save much more.
+    """Hardly any gain is left: the search ends with `--until` or `--until-converged`, and may be stopped without.
 
     Attributes:
         trials: number of trials in the study.
         expected_gain_left: share of the baseline step that more trials are expected to save.
-        threshold: the search ends below this share of the baseline step.
+        gain_left: share of the baseline step; with 95% probability no plan saves more beyond the best one.
+        threshold: the share of the baseline step that it is now below.
+        stops: whether the search ends.
     """
 
     event: ClassVar[str] = "converged"
     trials: Count
     expected_gain_left: float
+    gain_left: float
     threshold: float
+    stops: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,8 +324,8 @@ class StudyResult(Event):
         simulated: present if the figures are simulated.
         finished: present until the search has ended.
         compared: present if the time budget left no time for a final comparison: the figures are the best trial's own.
-        proxy_rank_correlation: present after a search on fewer layers: rank correlation between its plans there and on
-            the whole model; null for fewer than three plans.
+        gain_left: with 95% probability no plan of the space saves more than this share of the baseline step beyond the
+            answer; null while nothing is known.
         plan: path of best_plan.yaml; null if the answer is "no scope".
     """
 
@@ -340,7 +346,7 @@ class StudyResult(Event):
     simulated: bool = False
     finished: bool = True
     compared: bool = True
-    proxy_rank_correlation: float | Absent | None = ABSENT
+    gain_left: float | None
     plan: str | None
 
 

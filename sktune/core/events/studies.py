@@ -125,6 +125,25 @@ class DeviceConstant:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierStudyShown:
+    """An earlier study that this one learns from.
+
+    Attributes:
+        study: its name.
+        effects: number of its findings that this model has, too.
+        weight: how far it is believed now, from 0 to 1.
+        error_ms: root mean square error of what its findings alone say of the plans measured here; null before any.
+        spread_ms: the same of expecting no plan to save anything.
+    """
+
+    study: str
+    effects: Count
+    weight: float
+    error_ms: float | None
+    spread_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class WhyShown:
     """What a study has learned.
 
@@ -136,6 +155,7 @@ class WhyShown:
         expected_gain_left: share of the baseline step that more trials are expected to save.
         model_misfit: how far the model of the effects is from the measurements.
         device: empty if its operators are unknown, or if scopes do not save what the law of SuperKernels says.
+        earlier: the studies that it learns from.
     """
 
     baseline_ms: float
@@ -147,6 +167,7 @@ class WhyShown:
     expected_gain_left: Annotated[float | None, ("type", "number")]
     model_misfit: float
     device: tuple[DeviceConstant, ...]
+    earlier: Annotated[tuple[EarlierStudyShown, ...], LEFT_OUT_IF_EMPTY]
 
 
 def moment(seconds: float) -> datetime:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from sktune.reports.figure import Figure
 from sktune.reports.figures.compared import compared
+from sktune.reports.figures.earlier import earlier
 from sktune.reports.figures.effects import effects
 from sktune.reports.figures.failures import failures
 from sktune.reports.figures.final import final
@@ -41,6 +42,7 @@ FIGURES: Mapping[str, Callable[[Shown], Figure | None]] = {
     "history": history,
     "segments": segments,
     "effects": effects,
+    "earlier": earlier,
     "failures": failures,
     "predicted": predicted,
     "machine": machine,

@@ -14,6 +14,7 @@ from sktune.reports.markup import EMPTY, element, joined
 from sktune.reports.plan_names import REFERENCES
 from sktune.reports.plan_output import verified_line
 from sktune.reports.shown import Shown
+from sktune.reports.study import UNKNOWN_GAIN
 from sktune.study.result import BEST_PLAN
 from sktune.targets import Application
 
@@ -119,6 +120,7 @@ def _facts(shown: Shown) -> list[Markup]:
         ("bits", _bits(shown)),
         ("plan", shown.options(result.winner.plan) or say("no_options") if result.winner else ""),
         ("others", _alternatives(shown)),
+        ("left", _left(shown)),
         ("model", facts.description),
         ("trials", say("verdict.trials_text", trials=len(result.trials), complete=result.complete,
                        pruned=pruned or say("none"))),
@@ -130,6 +132,15 @@ def _facts(shown: Shown) -> list[Markup]:
         ("when", f"{ended:%Y-%m-%d %H:%M}" if ended else ""),
     ]  # fmt: skip
     return [joined((element("dt", say(f"verdict.{key}")), element("dd", value))) for key, value in entries if value]
+
+
+def _left(shown: Shown) -> str:
+    result = shown.result
+    if result.verdict is None or result.gain_left is None:
+        return ""
+    if result.gain_left > UNKNOWN_GAIN:
+        return shown.say("verdict.left_unknown")
+    return shown.say("verdict.left_text", share=f"{result.gain_left:.1%}")
 
 
 def _bits(shown: Shown) -> str:

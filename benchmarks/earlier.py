@@ -1,0 +1,143 @@
+"""Trials that a search needs with the findings of an earlier study, and without.
+
+    python -m benchmarks.earlier --pair deepseek-v3-float32:deepseek-v3-bfloat16 --seeds 100 --jobs 2
+
+A pair is a source and a target. Each is a recorded landscape or devices (benchmarks/landscapes); ``same`` is the target
+itself, seen by another search. After the source's name, ``~constants`` draws the device's constants anew, ``~layers``
+gives it 8 layers instead of 61, ``~weights`` draws what its operators are like anew, ``~device`` all of these, and
+``~permuted`` gives each effect that was found there the name of another one of its group: a source that misleads.
+For each seed, the source is searched with 40 trials, and the target without and with what was found.
+"""
+
+import argparse
+import copy
+import math
+import multiprocessing
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.landscape import Landscape, searched
+from benchmarks.landscapes.devices import DeviceLandscape
+from benchmarks.search import TARGET, landscape_source
+from sktune.backends.this_machine import device_name
+from sktune.core.earlier import EarlierStudy
+from sktune.learning.history import Learned
+from sktune.samplers.partition import PARTITION
+
+SOURCE_TRIALS = 40
+OTHER = 10_000
+"""Added to a seed for what is drawn anew."""
+VARIATIONS = ("constants", "layers", "weights", "device", "permuted")
+
+
+def varied(name: str, seed: int) -> Landscape:
+    """Return the landscape of a source."""
+    base, _, variation = name.partition("~")
+    landscape = landscape_source(base)(seed)
+    if not variation or variation == "permuted":
+        return landscape
+    assert isinstance(landscape, DeviceLandscape), f"{name}: only devices are drawn"
+    if variation == "constants":
+        other = landscape_source(base)(seed + OTHER)
+        assert isinstance(other, DeviceLandscape)
+        return landscape.with_device(replace(landscape.device, us=other.device.us))
+    if variation == "layers":
+        return landscape.varied(layers=8)
+    if variation == "weights":
+        return landscape.varied(drawn=seed + OTHER)
+    other = landscape_source(base)(seed + OTHER)
+    assert isinstance(other, DeviceLandscape)
+    return landscape.with_device(other.device).varied(drawn=seed + OTHER)
+
+
+def permuted(found: EarlierStudy, seed: int) -> EarlierStudy:
+    """Return a study with the effects of each group under other names of the group."""
+    rng = np.random.default_rng(seed)
+
+    def shuffle(effects: dict[str, float]) -> dict[str, float]:
+        groups: dict[str, list[str]] = {}
+        for name in effects:
+            groups.setdefault(name.partition(":")[0] if ":" in name else "segment", []).append(name)
+        return {
+            name: effects[other]
+            for names in groups.values()
+            for name, other in zip(names, (names[index] for index in rng.permutation(len(names))), strict=True)
+        }
+
+    return replace(found, effects=shuffle(dict(found.effects)), under_law=shuffle(dict(found.under_law)), failed=())
+
+
+def findings(name: str, seed: int) -> EarlierStudy:
+    """Search a source, and return what was found."""
+    source = varied(name, seed)
+    _, trials = searched(source, PARTITION, SOURCE_TRIALS, seed + OTHER)
+    learned = Learned(source.space)
+    learned.read_once(trials)
+    found = learned.findings(name)
+    return permuted(found, seed) if name.endswith("~permuted") else found
+
+
+def trials_to_target(landscape: Landscape, trials: int, seed: int) -> float:
+    """Return the first trial whose incumbent reaches ``TARGET`` of the gain; infinite if none does."""
+    run, _ = searched(landscape, PARTITION, trials, seed)
+    return next((float(number) for number, gain in enumerate(run.gains, 1) if gain >= TARGET), math.inf)
+
+
+def compared(pair: str, trials: int, seed: int) -> tuple[float, float]:
+    """Return the trials that a target needs without and with its source."""
+    torch.set_num_threads(1)
+    sources, _, name = pair.partition(":")
+    target = landscape_source(name)(seed)
+    found = tuple(findings(source.replace("same", name), seed) for source in sources.split("+"))
+    informed = copy.copy(target)
+    informed.space = replace(target.space, earlier=found)  # type: ignore[misc]
+    return trials_to_target(target, trials, seed), trials_to_target(informed, trials, seed)
+
+
+def row(pair: str, results: Sequence[tuple[float, float]]) -> tuple[str, ...]:
+    """Return the cells of a pair."""
+    without, informed = zip(*results, strict=True)
+    cells = [f"{statistics.median(values):g}" for values in (without, informed)]
+    cells += [f"{np.quantile(np.minimum(values, 999), 0.9):g}" for values in (without, informed)]
+    more = statistics.median(after - before for before, after in results if math.isfinite(before + after))
+    later = sum(after > before + 1 for before, after in results) / len(results)
+    source, _, target = pair.partition(":")
+    return source, target, str(len(results)), *cells, f"{more:+g}", f"{later:.0%}"
+
+
+COLUMNS = ("source", "target", "seeds", "without, median", "with, median", "without, p90", "with, p90",
+           "difference, median", "over one trial later")  # fmt: skip
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pair", action="append", required=True, metavar="SOURCE[+SOURCE]:TARGET")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--output", type=Path, metavar="FILE.md")
+    arguments = parser.parse_args()
+    lines = [f"{device_name('cpu')}; trials until the incumbent has {TARGET:.0%} of the gain", "",
+             "| " + " | ".join(COLUMNS) + " |", "| --- | --- |" + " ---: |" * (len(COLUMNS) - 2)]  # fmt: skip
+    print("\n".join(lines))
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("fork")) as pool:
+        for pair in arguments.pair:
+            results = list(pool.map(partial(compared, pair, arguments.trials), seeds))
+            lines.append("| " + " | ".join(row(pair, results)) + " |")
+            print(lines[-1], flush=True)
+    if arguments.output:
+        arguments.output.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Earlier studies whose findings a search begins with: `--learn-from`."""
+
+from collections.abc import Iterator, Sequence
+
+from sktune.core.earlier import EarlierStudy
+from sktune.core.errors import BadInputError, StudyError, nearest
+from sktune.core.layout import OUTSIDE, Layout
+from sktune.learning.history import Learned
+from sktune.learning.segments import unit_types
+from sktune.study.result import SearchResult
+from sktune.study.snapshot import snapshot, snapshot_names
+from sktune.study.storage import DATABASE
+from sktune.study.stored_space import space_of
+from sktune.study.study import folder_name, sqlite_url
+from sktune.tuning.request import Request
+
+AUTO = "auto"
+MAX_STUDIES = 4
+"""The most studies that ``auto`` takes: each one takes time at every proposal."""
+
+
+def check_names(request: Request, own: str) -> None:
+    """Raise ``BadInputError`` if a study that the request learns from does not exist; ``own`` is the new one's name."""
+    known = [name for name in _names(request) if name != own]
+    for name in request.learn_from:
+        if name not in (*known, AUTO):
+            raise BadInputError(f"--learn-from: there is no other study {name!r}{nearest(name, known)}")
+
+
+def earlier_studies(request: Request, own: str, layout: Layout, *, is_simulated: bool) -> tuple[EarlierStudy, ...]:
+    """Return what the studies that a request names have found.
+
+    Args:
+        request: names the studies, and where they are.
+        own: the name of the study that begins, which does not learn from itself.
+        layout: of its model.
+        is_simulated: whether it is a simulation, which ``auto`` keeps apart from real ones.
+
+    Raises:
+        BadInputError: a study has measured nothing, or none of this model's layers.
+        StudyError: it cannot be read.
+    """
+    types = _in_layers(layout)
+    named = [name for name in request.learn_from if name not in (AUTO, own)]
+    found = []
+    for name in named:
+        result = _result(request, name)
+        if not _shared(result, types):
+            raise BadInputError(f"--learn-from {name}: it shares no unit of a layer with this model; leave it out")
+        if (study := _findings(result)) is None:
+            raise BadInputError(f"--learn-from {name}: it has measured nothing yet; let it run first, or leave it out")
+        found.append(study)
+    if AUTO in request.learn_from:
+        others = _readable(request, [name for name in _names(request) if name not in (own, *named)])
+        related = [result for result in others if result.is_simulated == is_simulated and _shared(result, types)]
+        related.sort(key=lambda result: (_shared(result, types), len(result.trials)), reverse=True)
+        found += [study for study in map(_findings, related[:MAX_STUDIES]) if study]
+    return tuple(found)
+
+
+def _in_layers(layout: Layout) -> set[str]:
+    """Return the types of units in layers: every model has an embedding and a head."""
+    return {kind for kind in unit_types(layout) if not kind.startswith(f"{OUTSIDE}.")}
+
+
+def _shared(result: SearchResult, types: set[str]) -> int:
+    """Return how many types of units in layers a study has in common with a model."""
+    layout = result.facts.layout
+    return len(types & _in_layers(layout)) if layout else 0
+
+
+def _findings(result: SearchResult) -> EarlierStudy | None:
+    if (space := space_of(result.facts, result.history)) is None:
+        return None
+    learned = Learned(space)
+    learned.read_once(result.history)
+    return learned.findings(result.study) if learned.model.count else None
+
+
+def _names(request: Request) -> list[str]:
+    if request.storage:
+        return snapshot_names(request.storage)
+    names: list[str] = []
+    for database in sorted(request.runs.glob(f"*/{DATABASE}")):
+        try:
+            names += snapshot_names(sqlite_url(database.parent))
+        except StudyError:
+            continue
+    return names
+
+
+def _readable(request: Request, names: Sequence[str]) -> Iterator[SearchResult]:
+    """Yield the studies that can be read; nobody asked for the others by name."""
+    for name in names:
+        try:
+            yield _result(request, name)
+        except StudyError:
+            continue
+
+
+def _result(request: Request, name: str) -> SearchResult:
+    folder = request.runs / folder_name(name)
+    return snapshot(name, request.storage or sqlite_url(folder), folder)

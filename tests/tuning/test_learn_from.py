@@ -1,0 +1,85 @@
+"""Searches that learn from earlier studies: what is taken, how far it is believed, and what is never carried over."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sktune
+from sktune.core.errors import BadInputError
+from sktune.samplers.partition import BY_EARLIER
+from tests.builders import refusal, succeeded
+from tests.projects import long_gaps
+
+
+def searched(runs: Path, model: str = "llama", **options: Any) -> sktune.SearchResult:
+    """Search on the simulated device."""
+    return sktune.search(model, **{"backend": "sim", "trials": 6, "runs": runs, **options})
+
+
+def test_the_best_plan_of_an_earlier_study_is_tried_first(tmp_path: Path) -> None:
+    """And is judged like any other: its own figures, bits and code."""
+    constants = long_gaps(tmp_path)
+    earlier = searched(tmp_path, study="before", trials=12, constants=constants)
+    later = searched(tmp_path, study="after", batch=8, constants=constants, learn_from=["before"])
+    first = later.trials[0]
+    assert first.origin == BY_EARLIER
+    assert first.outcome is not None
+    assert earlier.winner is not None
+    assert len(first.plan.scopes) == len(earlier.winner.plan.scopes)
+    assert [study.name for study in later.facts.earlier] == ["before"]
+    assert searched(tmp_path, study="alone", batch=8, constants=constants, trials=1).trials[0].origin != BY_EARLIER
+
+
+def test_what_was_learned_is_part_of_the_study(tmp_path: Path) -> None:
+    """A search that is continued proposes what it would have proposed, whatever became of the earlier study."""
+    constants = long_gaps(tmp_path)
+    searched(tmp_path, study="before", constants=constants)
+    options: dict[str, Any] = {"batch": 8, "constants": constants, "learn_from": "before"}
+    whole = searched(tmp_path, study="whole", **options)
+    searched(tmp_path, study="halves", trials=3, **options)
+    searched(tmp_path, study="before", trials=12, constants=constants)
+    halves = searched(tmp_path, study="halves", **options)
+    assert [record.plan for record in halves.trials] == [record.plan for record in whole.trials]
+
+
+def test_show_says_how_far_each_study_holds(tmp_path: Path) -> None:
+    """On the console, in JSON, on the page and in the report."""
+    searched(tmp_path, study="before")
+    searched(tmp_path, study="after", batch=8, learn_from=("before",))
+    text = succeeded("show", "after", "--why", "--runs", str(tmp_path)).stdout
+    assert "learned from earlier studies" in text
+    assert "Learned from study before" in (tmp_path / "after/report.md").read_text()
+    assert "Learned from earlier studies" in (tmp_path / "after/report.html").read_text()
+
+
+def test_auto_takes_the_studies_that_share_units(tmp_path: Path) -> None:
+    """Not the study itself, not one that has measured nothing, and none of another model."""
+    searched(tmp_path, study="related")
+    searched(tmp_path, "qwen3-moe", study="other")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/study.db").write_text("no database")
+    found = searched(tmp_path, study="after", batch=8, learn_from="auto").facts.earlier
+    assert [study.name for study in found] == ["related"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--learn-from", "befor"], "there is no other study 'befor'"),
+        (["--learn-from", "after"], "there is no other study 'after'"),
+        (["--learn-from", "before", "--strategy", "tpe"], "--learn-from is for the strategy partition"),
+    ],
+)
+def test_studies_that_cannot_be_learned_from_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    """Before anything is loaded, in one line."""
+    searched(tmp_path, study="before", trials=2)
+    command = ("search", "--model", "llama", "--backend", "sim", "--study", "after", "--runs", str(tmp_path))
+    assert message in refusal(*command, *options)
+
+
+def test_a_study_of_another_model_is_refused(tmp_path: Path) -> None:
+    """Its layers are of other kinds."""
+    searched(tmp_path, "qwen3-moe", study="before", trials=2)
+    with pytest.raises(BadInputError, match="it shares no unit of a layer with this model"):
+        searched(tmp_path, study="after", learn_from="before")
