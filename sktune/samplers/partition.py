@@ -355,7 +355,7 @@ class PartitionSampler(BaseSampler):
     @one_blas_thread()
     def outlook(self, trials: Sequence[FrozenTrial]) -> Outlook:
         """Return what can still be expected after ``trials``."""
-        self._learned.read(trials)
+        self._read(trials)
         if not self._learned.model.count:
             return Outlook(math.inf, ())
         beliefs = self._learned.beliefs()
@@ -380,8 +380,8 @@ class PartitionSampler(BaseSampler):
 
         Returns infinity before anything was measured.
         """
+        self._read(trials)
         learned = self._learned
-        learned.read(trials)
         expected = learned.expected_savings()
         if not expected:
             return math.inf
@@ -409,6 +409,13 @@ class PartitionSampler(BaseSampler):
             left += np.maximum(0.0, draws.best(rng)[len(beliefs) :] + lucky - saved).tolist()
         named_saving = complete.saving if complete else 0.0
         return min(1.0 - named_saving, float(np.quantile(left, 0.95)))
+
+    def _read(self, trials: Sequence[FrozenTrial]) -> None:
+        """Learn from trials; at once from those of a study that this sampler has not proposed for."""
+        if self._learned.model.count:
+            self._learned.read(trials)
+        else:
+            self._learned.read_once(trials)
 
     @one_blas_thread()
     def expected_savings(self, trials: Sequence[FrozenTrial]) -> dict[Plan, float]:

@@ -388,6 +388,10 @@ class TuningStudy:
             raise StudyError(f"study {self.name!r} has no trial yet; run `sktune search` first")
         return space
 
+    def sampler_in_use(self, strategy: Strategy, seed: int) -> BaseSampler | None:
+        """Return the persistent sampler that has proposed trials in this process; None if there is none."""
+        return self._samplers.get((strategy, seed))
+
     def _sampler(self, space: SearchSpace, strategy: Strategy, seed: int, seen: Collection[Plan]) -> BaseSampler:
         """Return the sampler of the next proposal."""
         if not strategy.persistent:

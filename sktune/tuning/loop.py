@@ -287,7 +287,6 @@ class _Search:
         self._request, self._spec, self._space_spec = request, spec, space_spec
         self._folder, self._emit = folder, listener
         self._budget = budget
-        self._predictor: PartitionSampler | None = None
         self._floor_tried_at: int | None = None
         self._looked_at: int | None = None
         self._told = False
@@ -390,7 +389,7 @@ class _Search:
         )  # fmt: skip
         has_trials = bool(self._study.finished())
         finals.run(space, self._budget.finalists(trials.estimates()), has_trials=has_trials)
-        self._remember_gain_left(space)
+        self._remember_gain_left(space, strategy)
         finals.deliver(self._folder)
 
     def _bound_space(self, opened: Opened) -> SearchSpace:
@@ -437,7 +436,7 @@ class _Search:
     ) -> None:
         """Run trials until all are done, the space is exhausted, the search has converged, or the time is up."""
         self._queue(space, strategy)
-        while self._wants_another(coordinator, trials, space, stop):
+        while self._wants_another(coordinator, trials, space, strategy, stop):
             finished = self._study.finished()
             if trials.measures_time and not coordinator.is_sampling and self._floor_is_due(finished):
                 self._floor_tried_at = finished
@@ -448,7 +447,9 @@ class _Search:
             coordinator.begin(space, strategy)
         coordinator.finish()
 
-    def _wants_another(self, coordinator: Coordinator, trials: Trials, space: SearchSpace, stop: Stop) -> bool:
+    def _wants_another(
+        self, coordinator: Coordinator, trials: Trials, space: SearchSpace, strategy: Strategy, stop: Stop
+    ) -> bool:
         """Wait until a worker is free, and return whether it should get a new trial."""
         most = self._request.max_trials
         if self._study.finished() + coordinator.unfinished >= most:
@@ -471,9 +472,9 @@ class _Search:
             if self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 return False
-        return not self._has_converged(space, finished, trials.threshold().noise_floor)
+        return not self._has_converged(space, strategy, finished, trials.threshold().noise_floor)
 
-    def _has_converged(self, space: SearchSpace, finished: int, noise_floor: float) -> bool:
+    def _has_converged(self, space: SearchSpace, strategy: Strategy, finished: int, noise_floor: float) -> bool:
         """Whether so little is left to gain that the search ends; where it goes on, it says once that it need not."""
         enough = self._request.enough
         if finished <= len(space.starting_points) or finished == self._looked_at:
@@ -482,7 +483,7 @@ class _Search:
             return False
         self._looked_at = finished
         threshold = max(enough or CONVERGED_GAIN, noise_floor)
-        predictor, trials = self._predictor_of(space), self._study.trials()
+        predictor, trials = self._predictor(space, strategy), self._study.trials()
         expected = predictor.outlook(trials).expected_gain_left
         # The bound takes longer, and is never lower.
         if expected >= threshold or (left := predictor.gain_left(trials)) >= threshold:
@@ -492,15 +493,17 @@ class _Search:
                              stops=enough is not None))  # fmt: skip
         return enough is not None
 
-    def _predictor_of(self, space: SearchSpace) -> PartitionSampler:
-        """Return a sampler that only learns: other strategies know nothing of what is left."""
-        self._predictor = self._predictor or PartitionSampler(space, self._request.seed)
-        return self._predictor
+    def _predictor(self, space: SearchSpace, strategy: Strategy) -> PartitionSampler:
+        """Return the sampler that has learned from the trials; a new one if the strategy knows nothing of savings."""
+        seed = self._request.seed
+        used = self._study.sampler_in_use(strategy, seed)
+        return used if isinstance(used, PartitionSampler) else PartitionSampler(space, seed)
 
-    def _remember_gain_left(self, space: SearchSpace) -> None:
+    def _remember_gain_left(self, space: SearchSpace, strategy: Strategy) -> None:
         """Store the bound on what any plan saves beyond the answer."""
         winner = result_of(self._study, self._folder).winner
-        left = self._predictor_of(space).gain_left(self._study.trials(), winner.plan if winner else Plan())
+        predictor = self._predictor(space, strategy)
+        left = predictor.gain_left(self._study.trials(), winner.plan if winner else Plan())
         self._study.remember(gain_left=left if math.isfinite(left) else None)
 
     def _floor_is_due(self, finished: int) -> bool:

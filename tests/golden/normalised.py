@@ -31,7 +31,7 @@ def text(printed: str) -> str:
     """Return a text without folder, times and versions."""
     anywhere = printed.replace(str(Path.cwd()), "FOLDER")
     short = _LONG_FLOAT.sub(lambda match: _DIGITS(float(match[0])), anywhere)
-    return stripped(_SECONDS.sub(" # s", _VERSION.sub(r"\1VERSION", _DRAWN.sub("#", short))))
+    return stripped(_SECONDS.sub(" # s", _VERSION.sub(r"\1VERSION", _DRAWN.sub("WHAT IS LEFT", short))))
 
 
 def stripped(printed: str) -> str:
