@@ -332,8 +332,7 @@ class SegmentModel:
             for ratio, law, studies in itertools.product(ratios, laws, trusted)
         ]
         best = dict(map(self.climb, begin))
-        largest = max(best.values())
-        weights = {chosen: math.exp((value - largest) / TEMPERING) for chosen, value in best.items()}
+        weights = _weights(best)
         likely = {chosen: weight for chosen, weight in weights.items() if weight > MIN_WEIGHT * sum(weights.values())}
         total = sum(likely.values())
         return {chosen: likely[chosen] / total for chosen in sorted(likely, key=lambda chosen: -likely[chosen])}
@@ -603,6 +602,20 @@ class Posterior:
     def unknown_variance(self, plans: Described) -> Vector:
         """Return the variance that classes of segments without observations add to each plan's saving."""
         return (self.chosen.segment_ratio * self.chosen.unit_sd) ** 2 * plans.unknown
+
+
+def _weights(evidence: Mapping[Hyperparameters, float]) -> dict[Hyperparameters, float]:
+    """Return weights by log evidence, tempered but for the choice of earlier studies: they were not fitted here."""
+    largest = max(evidence.values())
+    groups: dict[Hyperparameters, float] = {}
+    alike = {chosen: Hyperparameters(1.0, option_ratio=chosen.option_ratio, follows_law=chosen.follows_law)
+             for chosen in evidence}  # fmt: skip
+    for chosen, value in evidence.items():
+        groups[alike[chosen]] = groups.get(alike[chosen], 0.0) + math.exp(value - largest)
+    return {
+        chosen: math.exp(value - largest) * groups[alike[chosen]] ** (1 / TEMPERING - 1)
+        for chosen, value in evidence.items()
+    }
 
 
 LEAST_US, STEP = 0.05, 1.25

@@ -6,6 +6,9 @@ from functools import cache
 
 from threadpoolctl import ThreadpoolController
 
+SIZE = 256
+"""Of a matrix: the product of smaller ones may do without working memory."""
+
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
@@ -20,7 +23,14 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def _libraries() -> ThreadpoolController:
-    import numpy  # noqa: F401 - both packages bring a BLAS, which must be loaded to be found
-    import scipy.linalg  # noqa: F401
+    """Return the loaded BLAS libraries, once each has its working memory.
 
-    return ThreadpoolController()
+    OpenBLAS takes it at its first product, and never returns from there if there is too little.
+    """
+    import numpy as np  # both packages bring a BLAS, which must be loaded to be found
+    import scipy.linalg
+
+    libraries = ThreadpoolController()
+    with libraries.limit(limits=1, user_api="blas"):
+        scipy.linalg.cholesky(np.eye(SIZE) @ np.eye(SIZE))
+    return libraries

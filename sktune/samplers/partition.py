@@ -134,8 +134,10 @@ MAX_SAFE = 64
 """Number of plans composed of safe scopes, if all others are too risky."""
 MIN_RISK = 0.02
 """Probability of failure that is always accepted."""
-BOUND_DRAWS, LUCKY = 200, 1.5
-"""Draws for the bound on what is left to gain, and how many standard deviations the best plan's own effect may be."""
+BOUND_DRAWS, LUCKY, DOUBT = 200, 0.5, 2.0
+"""Draws for the bound on what is left to gain; how many standard deviations the best plan's own effect may be; and the
+power of a scope's probability to work: what has failed for one reason fails again more often than the rates say. Both
+were chosen on recorded landscapes (benchmarks/gain_left.py)."""
 AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
 """Costs of a unit of log risk, as multiples of the incumbent's saving: one candidate for each."""
 
@@ -194,12 +196,13 @@ class Draws:
     def best(self, rng: np.random.Generator) -> Vector:
         """Return what the best plan of each draw saves, shape (n_draws,); scopes fail at random, as likely as they do.
 
-        The first draws are the beliefs' means.
+        The first draws are the beliefs' means. In each, the riskier scopes fail and the others work: causes are shared,
+        and if each of a thousand scopes had luck of its own, some risky one would always work.
         """
         value = self._value
         if self._log_safe is not None:
-            chance = np.log(rng.random(value.shape, dtype=np.float32))
-            value = np.where(chance > np.tile(self._log_safe, (1, len(self.effects))), -np.inf, value)
+            chance = np.repeat(np.log1p(-rng.random(len(self.effects))), len(self._options))
+            value = np.where(chance > DOUBT * np.tile(self._log_safe, (1, len(self.effects))), -np.inf, value)
         solution = self._partitioner.solve(value, self._cut)
         best: Vector = (solution.score.reshape(self._step_savings.shape) + self._step_savings).max(axis=1)
         return best

@@ -1,5 +1,7 @@
 """Sktune's own arithmetic runs in one thread: beside a busy core, threads of BLAS would wait for one another."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +52,21 @@ def test_so_do_its_parts_if_called_alone(tmp_path: Path, monkeypatch: pytest.Mon
         study.best_first(SPACE)
         assert blas_threads() == {2}
     assert seen == [{1}] * 3
+
+
+def test_arithmetic_ends_if_the_memory_is_used_up_later() -> None:
+    """With a result or an error: OpenBLAS would wait for its working memory for ever."""
+    code = """
+import resource
+import numpy as np, scipy.linalg
+from sktune.learning.threads import one_blas_thread
+with one_blas_thread():
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20),) * 2)
+    try:
+        scipy.linalg.cho_factor(np.eye(300) @ np.eye(300))
+    except MemoryError:
+        pass
+print("ended")
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True).stdout == "ended\n"

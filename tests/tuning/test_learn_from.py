@@ -14,13 +14,14 @@ from tests.projects import long_gaps
 
 def searched(runs: Path, model: str = "llama", **options: Any) -> sktune.SearchResult:
     """Search on the simulated device."""
-    return sktune.search(model, **{"backend": "sim", "trials": 6, "runs": runs, **options})
+    return sktune.search(model, **{"backend": "sim", "trials": 4, "runs": runs, **options})
 
 
+@pytest.mark.slow
 def test_the_best_plan_of_an_earlier_study_is_tried_first(tmp_path: Path) -> None:
     """And is judged like any other: its own figures, bits and code."""
     constants = long_gaps(tmp_path)
-    earlier = searched(tmp_path, study="before", trials=12, constants=constants)
+    earlier = searched(tmp_path, study="before", trials=6, constants=constants)
     later = searched(tmp_path, study="after", batch=8, constants=constants, learn_from=["before"])
     first = later.trials[0]
     assert first.origin == BY_EARLIER
@@ -31,18 +32,20 @@ def test_the_best_plan_of_an_earlier_study_is_tried_first(tmp_path: Path) -> Non
     assert searched(tmp_path, study="alone", batch=8, constants=constants, trials=1).trials[0].origin != BY_EARLIER
 
 
+@pytest.mark.slow
 def test_what_was_learned_is_part_of_the_study(tmp_path: Path) -> None:
     """A search that is continued proposes what it would have proposed, whatever became of the earlier study."""
     constants = long_gaps(tmp_path)
     searched(tmp_path, study="before", constants=constants)
     options: dict[str, Any] = {"batch": 8, "constants": constants, "learn_from": "before"}
     whole = searched(tmp_path, study="whole", **options)
-    searched(tmp_path, study="halves", trials=3, **options)
-    searched(tmp_path, study="before", trials=12, constants=constants)
+    searched(tmp_path, study="halves", trials=2, **options)
+    searched(tmp_path, study="before", trials=6, constants=constants)
     halves = searched(tmp_path, study="halves", **options)
     assert [record.plan for record in halves.trials] == [record.plan for record in whole.trials]
 
 
+@pytest.mark.slow
 def test_show_says_how_far_each_study_holds(tmp_path: Path) -> None:
     """On the console, in JSON, on the page and in the report."""
     searched(tmp_path, study="before")
@@ -53,6 +56,7 @@ def test_show_says_how_far_each_study_holds(tmp_path: Path) -> None:
     assert "Learned from earlier studies" in (tmp_path / "after/report.html").read_text()
 
 
+@pytest.mark.slow
 def test_auto_takes_the_studies_that_share_units(tmp_path: Path) -> None:
     """Not the study itself, not one that has measured nothing, and none of another model."""
     searched(tmp_path, study="related")

@@ -18,6 +18,7 @@ from sktune.core.fused_scopes import FusedPart, FusedScope
 from sktune.core.layout import Kernel
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
+from sktune.core.search_options import fields_of
 from sktune.study.facts import DeliveryRecord
 from sktune.tuning import loop
 from sktune.tuning.loop import search as search_with_proxy
@@ -158,8 +159,30 @@ class TestTrials:
         events = Events()
         search(tmp_path, FakeRunner(latency_ms=lambda plan: 10.0), events.append, trials=20, until_converged=True)
         (converged,) = of_kind(events, "converged")
-        assert converged["expected_gain_left"] < converged["threshold"]
+        assert converged["gain_left"] < converged["threshold"] and converged["stops"]
         assert len(of_kind(events, "trial_finished")) < 20
+
+    def test_a_search_that_goes_on_says_once_that_it_need_not(self, tmp_path: Path) -> None:
+        """And the result says what may be left."""
+        events = Events()
+        result = search(tmp_path, FakeRunner(latency_ms=lambda plan: 10.0), events.append, trials=20)
+        (converged,) = of_kind(events, "converged")
+        assert not converged["stops"]
+        assert len(of_kind(events, "trial_finished")) == 20
+        assert result.gain_left is not None and result.gain_left < converged["threshold"]
+        assert of_kind(events, "study_finished")[0]["gain_left"] == result.gain_left
+        assert "no plan of this space saves more than" in (result.folder / "report.md").read_text()
+
+    def test_nothing_is_said_of_what_is_left_before_anything_is_measured(self, tmp_path: Path) -> None:
+        """All plans have failed."""
+        failure = Outcome(Reason.COMPILE_FAILED, "no", stage=Stage.COMPILE)
+        assert search(tmp_path, FakeRunner(fault=lambda plan: failure), trials=3).gain_left is None
+
+    @pytest.mark.parametrize("share", ["0", "100%", "much", "nan"])
+    def test_a_share_that_is_none_is_refused(self, share: str) -> None:
+        """With an example of one."""
+        with pytest.raises(BadInputError, match="--until must be a share of the step such as 1%"):
+            fields_of({"until": share})
 
 
 class TestNoiseFloor:

@@ -1,0 +1,97 @@
+"""What earlier studies have found: how it is taken over, believed where it holds, and dropped where it misleads."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.earlier import permuted
+from benchmarks.landscape import searched
+from benchmarks.landscapes.recorded import RecordedLandscape, recorded
+from sktune.core.earlier import EarlierStudy, FailedScope
+from sktune.learning.contributions import agreements
+from sktune.learning.failures import Feasibility
+from sktune.learning.history import Learned
+from sktune.learning.segments import SegmentCatalogue
+from sktune.samplers.partition import PARTITION
+from tests.builders import decoder_layout
+
+
+def findings(name: str) -> EarlierStudy:
+    """Return what a search of 20 trials finds on a recorded landscape."""
+    landscape = recorded(name)
+    learned = Learned(landscape.space)
+    learned.read_once(searched(landscape, PARTITION, 20, 1)[1])
+    return learned.findings(name)
+
+
+def informed(name: str, *earlier: EarlierStudy) -> RecordedLandscape:
+    """Return a landscape whose searches learn from earlier studies."""
+    landscape = copy.copy(recorded(name))
+    landscape.space = replace(landscape.space, earlier=earlier)
+    return landscape
+
+
+@pytest.fixture(scope="module")
+def float32() -> EarlierStudy:
+    """Return the findings of DeepSeek-V3 in float32."""
+    return findings("deepseek-v3-float32")
+
+
+def test_the_first_plan_of_a_related_study_is_nearly_the_best(float32: EarlierStudy) -> None:
+    """Without, the first plans are starting points; with it, 0.9 of the gain is there at once."""
+    for seed in range(3):
+        run, trials = searched(informed("deepseek-v3-bfloat16", float32), PARTITION, 6, seed)
+        assert run.gains[0] > 0.9
+        learned = Learned(informed("deepseek-v3-bfloat16", float32).space)
+        learned.read_once(trials)
+        (agreement,) = agreements(learned)
+        assert agreement.error is not None and agreement.spread is not None
+        assert agreement.weight > 0.5 and agreement.error < agreement.spread / 2
+
+
+def test_a_study_that_misleads_is_dropped(float32: EarlierStudy) -> None:
+    """Its effects have one another's names; the search is soon what it would be without."""
+    landscape = informed("deepseek-v3-bfloat16", permuted(float32, seed=3))
+    run, trials = searched(landscape, PARTITION, 15, 0)
+    learned = Learned(landscape.space)
+    learned.read_once(trials)
+    (agreement,) = agreements(learned)
+    assert agreement.weight < 0.2
+    assert run.gains[-1] > 0.95
+
+
+def test_of_two_studies_the_one_that_holds_is_believed(float32: EarlierStudy) -> None:
+    """Each has a weight of its own."""
+    landscape = informed("deepseek-v3-bfloat16", permuted(float32, seed=3), float32)
+    _, trials = searched(landscape, PARTITION, 12, 0)
+    learned = Learned(landscape.space)
+    learned.read_once(trials)
+    misleading, related = agreements(learned)
+    assert related.weight > misleading.weight
+
+
+def test_findings_are_found_again_by_name() -> None:
+    """In a model with more layers, whose units are smaller shares of the step."""
+    landscape = recorded("llama-float32")
+    study = findings("llama-float32")
+    space = replace(landscape.space, layout=decoder_layout(("dense",) * 8), earlier=(study,))
+    model = Learned(space).model
+    (unit,) = (index for index, feature in enumerate(model.catalogue.features) if feature.group == "unit")
+    expected = study.effects["unit: unit"] * study.units / len(space.layout.units)
+    assert model.prior_mean(model.begin())[unit] == pytest.approx(expected)
+
+
+def test_a_scope_that_failed_elsewhere_is_a_risk_here_as_far_as_others_did() -> None:
+    """Even odds at first; less once one of them has worked here, and nothing for one that has worked itself."""
+    catalogue = SegmentCatalogue(decoder_layout(("dense", "dense")), 2)
+    failed = tuple(FailedScope(catalogue.digest(segment), ()) for segment in (2, 3, 4))
+    feasibility = Feasibility(catalogue, {}, earlier=[EarlierStudy("before", 9, 8, failed=failed)])
+    assert feasibility.has_risks
+    before = np.exp(feasibility.log_safe([()])[:, 0])
+    assert before[3] < 0.55 < 0.9 < before[5]
+    feasibility.succeeded([(2, ())])
+    after = np.exp(feasibility.log_safe([()])[:, 0])
+    assert after[2] == 1.0
+    assert before[3] < after[3] < 0.8
