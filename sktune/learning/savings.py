@@ -605,17 +605,18 @@ class Posterior:
 
 
 def _weights(evidence: Mapping[Hyperparameters, float]) -> dict[Hyperparameters, float]:
-    """Return weights by log evidence, tempered but for the choice of earlier studies: they were not fitted here."""
-    largest = max(evidence.values())
-    groups: dict[Hyperparameters, float] = {}
-    alike = {chosen: Hyperparameters(1.0, option_ratio=chosen.option_ratio, follows_law=chosen.follows_law)
-             for chosen in evidence}  # fmt: skip
+    """Return weights by log evidence, the largest 1; it is tempered, but not for the choice of earlier studies, which
+    were not fitted to what was measured here."""
+    alike: dict[tuple[float, bool], list[float]] = {}
     for chosen, value in evidence.items():
-        groups[alike[chosen]] = groups.get(alike[chosen], 0.0) + math.exp(value - largest)
-    return {
-        chosen: math.exp(value - largest) * groups[alike[chosen]] ** (1 / TEMPERING - 1)
-        for chosen, value in evidence.items()
-    }
+        alike.setdefault((chosen.option_ratio, chosen.follows_law), []).append(value)
+    total = {group: float(np.logaddexp.reduce(values)) for group, values in alike.items()}
+    logs = {}
+    for chosen, value in evidence.items():
+        of_group = total[chosen.option_ratio, chosen.follows_law]
+        logs[chosen] = value - of_group + of_group / TEMPERING
+    largest = max(logs.values())
+    return {chosen: math.exp(each - largest) for chosen, each in logs.items()}
 
 
 LEAST_US, STEP = 0.05, 1.25

@@ -208,13 +208,13 @@ def run(
         hints.check(request.profile, spec.backend)
     strategy = find_strategy(request.strategy)
     name = request.study or spec.study_name
-    if request.learn_from:
+    folder = request.runs / folder_name(name)
+    if request.learn_from and not strategy.learns:
+        raise BadInputError(f"--learn-from is for the strategy partition; {strategy.name} cannot use it")
+    if request.learn_from and not folder.exists():  # a study that exists has taken what it learns from
         from sktune.tuning import earlier
 
-        if not strategy.learns:
-            raise BadInputError(f"--learn-from is for the strategy partition; {strategy.name} cannot use it")
         earlier.check_names(request, name)
-    folder = request.runs / folder_name(name)
     site = site or site_of(request)
 
     def on_wait(holder: str) -> None:
