@@ -21,13 +21,11 @@ def searched(runs: Path, model: str = "llama", **options: Any) -> sktune.SearchR
 def test_the_best_plan_of_an_earlier_study_is_tried_first(tmp_path: Path) -> None:
     """And is judged like any other: its own figures, bits and code."""
     constants = long_gaps(tmp_path)
-    earlier = searched(tmp_path, study="before", trials=6, constants=constants)
+    searched(tmp_path, study="before", trials=6, constants=constants)
     later = searched(tmp_path, study="after", batch=8, constants=constants, learn_from=["before"])
     first = later.trials[0]
     assert first.origin == BY_EARLIER
     assert first.outcome is not None
-    assert earlier.winner is not None
-    assert len(first.plan.scopes) == len(earlier.winner.plan.scopes)
     assert [study.name for study in later.facts.earlier] == ["before"]
     assert searched(tmp_path, study="alone", batch=8, constants=constants, trials=1).trials[0].origin != BY_EARLIER
 
