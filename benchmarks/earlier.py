@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.landscape import Landscape, searched
+from benchmarks.landscape import Landscape, replay
 from benchmarks.landscapes.devices import DeviceLandscape
 from benchmarks.search import TARGET, landscape_source
 from sktune.backends.this_machine import device_name
@@ -77,16 +77,15 @@ def permuted(found: EarlierStudy, seed: int) -> EarlierStudy:
 def findings(name: str, seed: int) -> EarlierStudy:
     """Search a source, and return what was found."""
     source = varied(name, seed)
-    _, trials = searched(source, PARTITION, SOURCE_TRIALS, seed + OTHER)
     learned = Learned(source.space)
-    learned.read_once(trials)
+    learned.read_once(replay(source, PARTITION, SOURCE_TRIALS, seed + OTHER).trials)
     found = learned.findings(name)
     return permuted(found, seed) if name.endswith("~permuted") else found
 
 
 def trials_to_target(landscape: Landscape, trials: int, seed: int) -> float:
     """Return the first trial whose incumbent reaches ``TARGET`` of the gain; infinite if none does."""
-    run, _ = searched(landscape, PARTITION, trials, seed)
+    run = replay(landscape, PARTITION, trials, seed)
     return next((float(number) for number, gain in enumerate(run.gains, 1) if gain >= TARGET), math.inf)
 
 

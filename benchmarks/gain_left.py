@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.landscape import searched
+from benchmarks.landscape import replay
 from benchmarks.search import landscape_source
 from sktune.backends.this_machine import device_name
 from sktune.samplers.partition import PARTITION, PartitionSampler
@@ -29,13 +29,13 @@ def bounds(name: str, at: Sequence[int], seed: int) -> list[tuple[float, float, 
     """Return the bound, the expectation and the truth after each number of trials, as shares of the baseline."""
     torch.set_num_threads(1)
     landscape = landscape_source(name)(seed)
-    run, trials = searched(landscape, PARTITION, max(at), seed)
+    run = replay(landscape, PARTITION, max(at), seed)
     achievable = (landscape.baseline_ms - landscape.best_ms) / landscape.baseline_ms
     found = []
     for count in at:
         sampler = PartitionSampler(landscape.space, seed)
-        expected = sampler.outlook(trials[:count]).expected_gain_left
-        found.append((sampler.gain_left(trials[:count]), expected, (1 - run.gains[count - 1]) * achievable))
+        expected = sampler.outlook(run.trials[:count]).expected_gain_left
+        found.append((sampler.gain_left(run.trials[:count]), expected, (1 - run.gains[count - 1]) * achievable))
     return found
 
 

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -108,6 +108,7 @@ class Run:
         failed: whether the plan failed.
         probe: whether the trial was a probe.
         plans: that were evaluated.
+        trials: as Optuna stores them; empty if it did not search.
     """
 
     gains: tuple[float, ...]
@@ -115,6 +116,7 @@ class Run:
     failed: tuple[bool, ...]
     probe: tuple[bool, ...]
     plans: tuple[Plan, ...]
+    trials: Sequence[FrozenTrial] = ()
 
 
 def replay(
@@ -139,19 +141,6 @@ def replay(
         workers: number of concurrent trials; the one that was asked for first ends first.
         by_figure: whether the incumbent is the plan with the lowest measured latency, whatever the sampler expects.
     """
-    return searched(landscape, strategy, trials, seed, scope_times, workers, by_figure)[0]
-
-
-def searched(
-    landscape: Landscape,
-    strategy: Strategy,
-    trials: int,
-    seed: int,
-    scope_times: bool = True,
-    workers: int = 1,
-    by_figure: bool = False,
-) -> tuple[Run, list[FrozenTrial]]:
-    """Search as ``replay`` does, and return the study's trials, too."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     record = Record(landscape, seed, scope_times)
     with warnings.catch_warnings():
@@ -167,7 +156,7 @@ def searched(
                 search.tell(running.popleft())
         while running:
             search.tell(running.popleft())
-    return record.run, search.trials
+    return replace(record.run, trials=search.trials)
 
 
 def gain(landscape: Landscape, latency_ms: float) -> float:

@@ -276,7 +276,7 @@ def _run_seed(
 ) -> dict[str, Run]:
     land = landscape_source(landscape)(seed)
     runs = ((name, contender(name)(land, trials, seed, scope_times, workers, by_figure)) for name in samplers)
-    return {name: replace(run, plans=()) for name, run in runs}  # plans are large, and not needed
+    return {name: replace(run, plans=(), trials=()) for name, run in runs}  # these are large, and not needed
 
 
 def summarise(landscape: str, sampler: str, runs: Sequence[Run], arguments: argparse.Namespace) -> Summary:

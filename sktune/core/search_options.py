@@ -217,7 +217,7 @@ class SearchOptions:
     ] = ()  # fmt: skip
     proxy_layers: Annotated[
         int | None,
-        Opt("Search a model with this many layers of each kind first, then try its best plans.", Group.SEARCH,
+        Opt("Search a model with this many layers of each kind first, then learn from it in five trials.", Group.SEARCH,
             at_least=1, is_of_program=True),
     ] = None  # fmt: skip
     profile: Annotated[

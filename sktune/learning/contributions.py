@@ -50,40 +50,6 @@ class Prediction:
         return (self.saving - self.expected) / self.sd
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How far an earlier study's findings hold here.
-
-    Attributes:
-        study: its name.
-        effects: number of its findings that this model has, too.
-        weight: how far it is believed, from 0 to 1.
-        error, spread: root mean square error of what it alone says of the plans measured here, and that of expecting
-            all savings to be 0, as shares of the baseline; None before a plan was measured.
-    """
-
-    study: str
-    effects: int
-    weight: float
-    error: float | None
-    spread: float | None
-
-
-def agreements(learned: Learned) -> tuple[Agreement, ...]:
-    """Return how far the findings of each earlier study hold."""
-    model, beliefs = learned.model, learned.beliefs()
-    rows = model.describe([complete.plan for complete in learned.ranked]).rows
-    saved = np.array([complete.saving for complete in learned.ranked])
-    found = []
-    for index, study in enumerate(model.earlier):
-        alone = replace(beliefs[0].posterior.chosen, trusted=(index,))
-        error = rows @ model.prior_mean(alone) - saved
-        weight = sum(belief.weight for belief in beliefs if index in belief.posterior.chosen.trusted)
-        figures = [float(np.sqrt(np.mean(each**2))) if len(saved) else None for each in (error, saved)]
-        found.append(Agreement(study.name, model.shared_with(study), weight, *figures))
-    return tuple(found)
-
-
 def contributions(learned: Learned, posterior: Posterior, plan: Plan) -> tuple[Contribution, ...]:
     """Return the expected contributions to a plan's saving: its scopes first, then each option.
 

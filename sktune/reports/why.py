@@ -11,14 +11,7 @@ from optuna.trial import FrozenTrial
 from sktune.core.events.studies import BlamedSegment, EarlierStudyShown, Effect, Experiment, WhyShown
 from sktune.core.plan import Options, Plan, Scope, options_text
 from sktune.core.space import SearchSpace
-from sktune.learning.contributions import (
-    Agreement,
-    Contribution,
-    Prediction,
-    agreements,
-    contributions,
-    predictions,
-)
+from sktune.learning.contributions import Contribution, Prediction, contributions, predictions
 from sktune.learning.device import found
 from sktune.learning.evidence import Vector
 from sktune.learning.history import Learned
@@ -99,18 +92,27 @@ def explain(
         outlook.expected_gain_left if outlook else None,
         posterior.chosen.step_noise,
         found(posterior),
-        tuple(_shown(each, baseline_ms) for each in agreements(learned)),
+        _of_earlier(learned, baseline_ms),
         tuple(_savings(learned, posterior, kind, baseline_ms) for kind in space.layout.kinds),
         contributions(learned, posterior, learned.incumbent if plan is None else plan),
         predictions(learned, posterior),
     )
 
 
-def _shown(agreement: Agreement, baseline_ms: float) -> EarlierStudyShown:
-    error_ms, spread_ms = (
-        None if share is None else share * baseline_ms for share in (agreement.error, agreement.spread)
-    )
-    return EarlierStudyShown(agreement.study, agreement.effects, agreement.weight, error_ms, spread_ms)
+def _of_earlier(learned: Learned, baseline_ms: float) -> tuple[EarlierStudyShown, ...]:
+    model, beliefs = learned.model, learned.beliefs()
+    rows = model.describe([complete.plan for complete in learned.ranked]).rows
+    saved = np.array([complete.saving for complete in learned.ranked])
+    found = []
+    for index, study in enumerate(model.earlier):
+        alone = replace(beliefs[0].posterior.chosen, trusted=(index,))
+        weight = sum(belief.weight for belief in beliefs if index in belief.posterior.chosen.trusted)
+        error_ms, spread_ms = (
+            baseline_ms * float(np.sqrt(np.mean(each**2))) if len(saved) else None
+            for each in (rows @ model.prior_mean(alone) - saved, saved)
+        )
+        found.append(EarlierStudyShown(study.name, model.shared_with(study), weight, error_ms, spread_ms))
+    return tuple(found)
 
 
 def _effect(posterior: Posterior, name: str, row: Vector, trials: int, baseline_ms: float) -> Effect:

@@ -15,7 +15,7 @@ from sktune.reports.plan_names import plan_name
 from sktune.reports.texts import TEXTS
 from sktune.study.facts import StudyFacts
 from sktune.study.result import SearchResult
-from sktune.study.snapshot import snapshot, snapshot_names, state_of
+from sktune.study.snapshot import names_in, snapshot, state_of
 from sktune.study.storage import DATABASE
 from sktune.study.study import folder_name, sqlite_url
 
@@ -40,18 +40,7 @@ class Shelf:
 
     def names(self) -> list[str]:
         """Return the names of all studies that can be read, the one that changed last first."""
-        if self._storage:
-            return snapshot_names(self._storage)
-        found: list[tuple[int, str]] = []
-        for database in self._runs.glob(f"*/{DATABASE}"):
-            url = sqlite_url(database.parent)
-            try:
-                # Folders may have been renamed; only a name that leads back to its folder is served.
-                names = [name for name in snapshot_names(url) if folder_name(name) == database.parent.name]
-            except SktuneError:
-                continue
-            found += [(database.stat().st_mtime_ns, name) for name in names]
-        return [name for _, name in sorted(found, reverse=True)]
+        return names_in(self._runs, self._storage)
 
     def state(self, name: str) -> object:
         """Return a value that changes with the study."""

@@ -9,12 +9,12 @@ from optuna.storages import RDBStorage
 from optuna.study._frozen import FrozenStudy
 from sqlalchemy.pool import StaticPool
 
-from sktune.core.errors import StudyError
+from sktune.core.errors import SktuneError, StudyError
 from sktune.learning.attributes import PREFIX
 from sktune.study.leases import stored_leases
 from sktune.study.result import SearchResult, result_of
-from sktune.study.storage import WAY_OUT, StudyStorage, connect, shown, sqlite_path, translated
-from sktune.study.study import TuningStudy
+from sktune.study.storage import DATABASE, WAY_OUT, StudyStorage, connect, shown, sqlite_path, translated
+from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.study.worker_log import stored_workers
 
 CHANGING = ("seconds", "final_trials", "uncompared", "delivery")
@@ -44,6 +44,26 @@ def snapshot_names(url: str) -> list[str]:
     """
     with translated(shown(url), url):
         return [study.study_name for study in _readable(url).get_all_studies()]
+
+
+def names_in(runs: Path, storage: str | None = None) -> list[str]:
+    """Return the names of all studies in a folder, or in one storage, that can be read; the last that changed first.
+
+    Raises:
+        StudyError: the storage cannot be read.
+    """
+    if storage:
+        return snapshot_names(storage)
+    found: list[tuple[int, str]] = []
+    for database in runs.glob(f"*/{DATABASE}"):
+        try:
+            # Folders may have been renamed; only a name that leads back to its folder is of use.
+            names = [name for name in snapshot_names(sqlite_url(database.parent))
+                     if folder_name(name) == database.parent.name]  # fmt: skip
+        except SktuneError:
+            continue
+        found += [(database.stat().st_mtime_ns, name) for name in names]
+    return [name for _, name in sorted(found, reverse=True)]
 
 
 def state_of(url: str) -> object:

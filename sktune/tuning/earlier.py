@@ -8,8 +8,7 @@ from sktune.core.layout import OUTSIDE, Layout
 from sktune.learning.history import Learned
 from sktune.learning.segments import unit_types
 from sktune.study.result import SearchResult
-from sktune.study.snapshot import snapshot, snapshot_names
-from sktune.study.storage import DATABASE
+from sktune.study.snapshot import names_in, snapshot
 from sktune.study.stored_space import space_of
 from sktune.study.study import folder_name, sqlite_url
 from sktune.tuning.request import Request
@@ -21,7 +20,7 @@ MAX_STUDIES = 4
 
 def check_names(request: Request, own: str) -> None:
     """Raise ``BadInputError`` if a study that the request learns from does not exist; ``own`` is the new one's name."""
-    known = [name for name in _names(request) if name != own]
+    known = [name for name in names_in(request.runs, request.storage) if name != own]
     for name in request.learn_from:
         if name not in (*known, AUTO):
             raise BadInputError(f"--learn-from: there is no other study {name!r}{nearest(name, known)}")
@@ -51,7 +50,9 @@ def earlier_studies(request: Request, own: str, layout: Layout, *, is_simulated:
             raise BadInputError(f"--learn-from {name}: it has measured nothing yet; let it run first, or leave it out")
         found.append(study)
     if AUTO in request.learn_from:
-        others = _readable(request, [name for name in _names(request) if name not in (own, *named)])
+        others = _readable(
+            request, [name for name in names_in(request.runs, request.storage) if name not in (own, *named)]
+        )
         related = [result for result in others if result.is_simulated == is_simulated and _shared(result, types)]
         related.sort(key=lambda result: (_shared(result, types), len(result.trials)), reverse=True)
         found += [study for study in map(_findings, related[:MAX_STUDIES]) if study]
@@ -75,18 +76,6 @@ def _findings(result: SearchResult) -> EarlierStudy | None:
     learned = Learned(space)
     learned.read_once(result.history)
     return learned.findings(result.study) if learned.model.count else None
-
-
-def _names(request: Request) -> list[str]:
-    if request.storage:
-        return snapshot_names(request.storage)
-    names: list[str] = []
-    for database in sorted(request.runs.glob(f"*/{DATABASE}")):
-        try:
-            names += snapshot_names(sqlite_url(database.parent))
-        except StudyError:
-            continue
-    return names
 
 
 def _readable(request: Request, names: Sequence[str]) -> Iterator[SearchResult]:

@@ -353,6 +353,7 @@ class _Search:
         except InterruptedSearchError:
             self._add_seconds(began)
             raise
+        self._remember_gain_left(strategy)
         self._add_seconds(began)
 
     def _add_seconds(self, began: float) -> None:
@@ -389,7 +390,6 @@ class _Search:
         )  # fmt: skip
         has_trials = bool(self._study.finished())
         finals.run(space, self._budget.finalists(trials.estimates()), has_trials=has_trials)
-        self._remember_gain_left(space, strategy)
         finals.deliver(self._folder)
 
     def _bound_space(self, opened: Opened) -> SearchSpace:
@@ -411,7 +411,7 @@ class _Search:
         self._emit(TargetReady(description=opened.description, space_size=space.size, units=len(space.layout.units),
                                model_difference=opened.facts.get("model_difference"),
                                seconds=dict(opened.seconds),
-                               learns_from=[study.name for study in space.earlier]))  # fmt: skip
+                               learns_from=tuple(study.name for study in space.earlier)))  # fmt: skip
         return space
 
     def _earlier_studies(self, layout: Layout) -> tuple[EarlierStudy, ...]:
@@ -499,10 +499,12 @@ class _Search:
         used = self._study.sampler_in_use(strategy, seed)
         return used if isinstance(used, PartitionSampler) else PartitionSampler(space, seed)
 
-    def _remember_gain_left(self, space: SearchSpace, strategy: Strategy) -> None:
-        """Store the bound on what any plan saves beyond the answer."""
+    def _remember_gain_left(self, strategy: Strategy) -> None:
+        """Store the bound on what any plan saves beyond the answer, compared or not."""
+        if not self._study.finished():
+            return
         winner = result_of(self._study, self._folder).winner
-        predictor = self._predictor(space, strategy)
+        predictor = self._predictor(self._study.space(), strategy)
         left = predictor.gain_left(self._study.trials(), winner.plan if winner else Plan())
         self._study.remember(gain_left=left if math.isfinite(left) else None)
 

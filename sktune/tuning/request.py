@@ -61,6 +61,8 @@ class Request(SearchOptions):
             raise BadInputError(
                 "a recipe's program uses all dies of its host; leave out --workers, or add --engine ray for more hosts"
             )
+        if self.until is not None and not 0 < self.until < 1:
+            raise BadInputError(f"--until must be a share of the step such as 1%; got {self.until:g}")
         if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise BadInputError(f"--time-budget must be more than 0 s; got {self.time_budget_s:g} s")
         if self.device is not None and not any(self.device in real_devices(info) for info in each_backend()):

@@ -1,19 +1,22 @@
 """What earlier studies have found: how it is taken over, believed where it holds, and dropped where it misleads."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from optuna.trial import FrozenTrial
 
 from benchmarks.earlier import permuted
-from benchmarks.landscape import searched
+from benchmarks.landscape import replay
 from benchmarks.landscapes.recorded import RecordedLandscape, recorded
 from sktune.core.earlier import EarlierStudy, FailedScope
-from sktune.learning.contributions import agreements
+from sktune.core.events.studies import EarlierStudyShown
 from sktune.learning.failures import Feasibility
 from sktune.learning.history import Learned
 from sktune.learning.segments import SegmentCatalogue
+from sktune.reports.why import explain
 from sktune.samplers.partition import PARTITION
 from tests.builders import decoder_layout
 
@@ -22,7 +25,7 @@ def findings(name: str) -> EarlierStudy:
     """Return what a search of 20 trials finds on a recorded landscape."""
     landscape = recorded(name)
     learned = Learned(landscape.space)
-    learned.read_once(searched(landscape, PARTITION, 20, 1)[1])
+    learned.read_once(replay(landscape, PARTITION, 20, 1).trials)
     return learned.findings(name)
 
 
@@ -31,6 +34,13 @@ def informed(name: str, *earlier: EarlierStudy) -> RecordedLandscape:
     landscape = copy.copy(recorded(name))
     landscape.space = replace(landscape.space, earlier=earlier)
     return landscape
+
+
+def shown(landscape: RecordedLandscape, trials: Sequence[FrozenTrial]) -> tuple[EarlierStudyShown, ...]:
+    """Return how far each earlier study holds, as ``show --why`` says it."""
+    why = explain(landscape.space, trials, 1.0)
+    assert why is not None
+    return why.earlier
 
 
 @pytest.fixture(scope="module")
@@ -42,33 +52,27 @@ def float32() -> EarlierStudy:
 def test_the_first_plan_of_a_related_study_is_nearly_the_best(float32: EarlierStudy) -> None:
     """Without, the first plans are starting points; with it, 0.9 of the gain is there at once."""
     for seed in range(3):
-        run, trials = searched(informed("deepseek-v3-bfloat16", float32), PARTITION, 6, seed)
+        landscape = informed("deepseek-v3-bfloat16", float32)
+        run = replay(landscape, PARTITION, 6, seed)
         assert run.gains[0] > 0.9
-        learned = Learned(informed("deepseek-v3-bfloat16", float32).space)
-        learned.read_once(trials)
-        (agreement,) = agreements(learned)
-        assert agreement.error is not None and agreement.spread is not None
-        assert agreement.weight > 0.5 and agreement.error < agreement.spread / 2
+        (study,) = shown(landscape, run.trials)
+        assert study.error_ms is not None and study.spread_ms is not None
+        assert study.weight > 0.5 and study.error_ms < study.spread_ms / 2
 
 
 def test_a_study_that_misleads_is_dropped(float32: EarlierStudy) -> None:
     """Its effects have one another's names; the search is soon what it would be without."""
     landscape = informed("deepseek-v3-bfloat16", permuted(float32, seed=3))
-    run, trials = searched(landscape, PARTITION, 15, 0)
-    learned = Learned(landscape.space)
-    learned.read_once(trials)
-    (agreement,) = agreements(learned)
-    assert agreement.weight < 0.2
+    run = replay(landscape, PARTITION, 15, 0)
+    (study,) = shown(landscape, run.trials)
+    assert study.weight < 0.2
     assert run.gains[-1] > 0.95
 
 
 def test_of_two_studies_the_one_that_holds_is_believed(float32: EarlierStudy) -> None:
     """Each has a weight of its own."""
     landscape = informed("deepseek-v3-bfloat16", permuted(float32, seed=3), float32)
-    _, trials = searched(landscape, PARTITION, 12, 0)
-    learned = Learned(landscape.space)
-    learned.read_once(trials)
-    misleading, related = agreements(learned)
+    misleading, related = shown(landscape, replay(landscape, PARTITION, 12, 0).trials)
     assert related.weight > misleading.weight
 
 

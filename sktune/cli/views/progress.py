@@ -117,7 +117,8 @@ def _(event: Converged) -> Sequence[str]:
     left = f"with 95% probability no plan saves more than {event.gain_left:.2%} of the step beyond the best one"
     if event.stops:
         return [f"converged: {left}, less than the threshold of {event.threshold:.2%}"]
-    return [f"enough: {left}; --until {event.threshold:.2%} ends a search here, and Ctrl-C this one"]
+    way = f"Ctrl-C, then the same command with --until {event.threshold:.2%}, ends it with its comparison"
+    return [f"enough: {left}; {way}"]
 
 
 @lines_of.register
