@@ -136,13 +136,14 @@ def test_the_last_json_line_sums_up_the_study(own_study: tuple[list[dict[str, An
     last = events[-1]
     keys = (
         "event study trials complete pruned baseline_ms best_ms speedup ci95 repeatability bit_identical "
-        "processes verification model_difference plan"
+        "processes verification model_difference gain_left plan"
     )
     assert list(last) == keys.split()
     assert last["event"] == "study_finished"
     assert last["trials"] == 3 == last["complete"] + sum(last["pruned"].values())
     assert set(last["pruned"]) == {"compile_failed", "timeout", "crashed", "mismatch", "slower"}
     assert last["speedup"] > 1
+    assert 0 <= last["gain_left"] < 1
     assert last["ci95"][0] <= last["speedup"] <= last["ci95"][1]
     assert last["bit_identical"] is True
     assert Path(last["plan"]) == folder / "best_plan.yaml"
