@@ -57,11 +57,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, choices=("deepseek-v3", "qwen3-moe", "llama"))
     parser.add_argument("--dtype", required=True, choices=("bfloat16", "float32"))
+    parser.add_argument("--shape", metavar="BATCHxCONTEXT", help="other than the preset's")
     parser.add_argument("--limit-seconds", type=float, metavar="S", help="stop after S seconds; run again to continue")
     arguments = parser.parse_args()
     console = Console(stderr=True)
     try:
-        record(f"{arguments.model}-{arguments.dtype}", arguments.limit_seconds, console)
+        shape = f"-{arguments.shape}" if arguments.shape else ""
+        record(f"{arguments.model}-{arguments.dtype}{shape}", arguments.limit_seconds, console)
     except SktuneError as failure:
         console.print(f"error: {failure}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(failure.exit_code)
@@ -74,12 +76,12 @@ def record(name: str, limit_s: float | None, console: Console) -> None:
         BadInputError: there is no such space, or earlier judgements are from another machine or version.
     """
     began = time.monotonic()
-    space_file = FOLDER / f"{name}.yaml"
-    if not space_file.exists():
-        raise BadInputError(f"there is no space {space_file}; write it first")
+    request = request_of(name)
+    if request.space is None or not request.space.exists():
+        raise BadInputError(f"there is no space {request.space}; write it first")
     folder = ROOT / "runs" / "landscapes" / name
-    spec, _ = request_of(name).target()
-    wanted = load_space(space_file)
+    spec, _ = request.target()
+    wanted = load_space(request.space)
     setup = RunnerSetup(spec, wanted, folder, ROOT / "runs" / "cache", COMPILE_TIMEOUT_S)
     with locked(folder), WorkerRunner(setup) as runner:
         made_with = fingerprint(spec, wanted)

@@ -5,6 +5,7 @@
 
 import gzip
 import json
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -25,6 +26,7 @@ from sktune.tuning.request import Request, bind_space
 FOLDER = Path(__file__).parent
 FORMAT_VERSION = 1
 ENDING = ".json.gz"
+_NAME = re.compile(r"(.+)-(float32|bfloat16)(?:-(\d+)x(\d+))?")
 
 
 class RecordedLandscape:
@@ -153,14 +155,21 @@ def names() -> list[str]:
 
 
 def request_of(name: str) -> Request:
-    """Return the request that ``sktune search`` would get; a name is a preset and a data type."""
-    model, _, dtype = name.rpartition("-")
-    return Request(model, scale="tiny", dtype=dtype, space=FOLDER / f"{name}.yaml")
+    """Return the request that ``sktune search`` would get; a name is a preset, a data type, and a shape if not its own.
+
+    The shape is ``BATCHxCONTEXT``; all of a model's shapes have one space.
+    """
+    model, dtype, batch, context = _NAME.fullmatch(name).groups()
+    space = FOLDER / (f"{model}-{dtype}-shapes.yaml" if batch else f"{name}.yaml")
+    shape = {"batch": int(batch), "context": int(context)} if batch else {}
+    return Request(model, scale="tiny", dtype=dtype, space=space, **shape)
 
 
 def bound(name: str, layout: Layout) -> SearchSpace:
     """Return the space of a recorded landscape on its layout."""
-    return bind_space(load_space(FOLDER / f"{name}.yaml"), layout, request_of(name).target()[0])
+    request = request_of(name)
+    assert request.space is not None
+    return bind_space(load_space(request.space), layout, request.target()[0])
 
 
 @cache

@@ -54,16 +54,25 @@ def search(
     """Search for the best plan; run the same command again to continue."""
     if models and (given["model"] or given["recipe"] or given["study"] or open_page):
         raise BadInputError("--models names the models; leave out --model, --recipe, --study and --open")
+    if models and given["shapes"]:
+        raise BadInputError("--shapes are of one model; leave out --models")
     if models and given["standby"]:
         raise BadInputError("--standby waits for one study; leave out --models")
     request = Request(**fields_of(given | {"model": given["model"] or ANY_MODEL * bool(models)}))
     if rehearse and models:
         raise BadInputError("--rehearse starts the program of one recipe; leave out --models, and give --recipe")
+    if rehearse and request.shapes:
+        raise BadInputError("--rehearse starts the program of one recipe; leave out --shapes")
     if rehearse:
         _rehearse(request, json=json)
         return
     if models:
         _search_all(models, request, json=json)
+        return
+    if request.shapes:
+        if open_page:
+            raise BadInputError("--open shows the page of one study; leave it out, and use `sktune serve`")
+        _search_shapes(request, json=json)
         return
     began_s = process_began_s()
     people = Terminal(stderr=json)
@@ -123,6 +132,28 @@ def _search_all(models: Path, request: Request, *, json: bool) -> None:
         print_event(ModelsFinished(studies=rows_of(answers)))
     if failed:
         raise typer.Exit(max(getattr(answer.failure, "exit_code", ExitCode.FAILED) for answer in failed))
+
+
+def _search_shapes(request: Request, *, json: bool) -> None:
+    """Search for several shapes; a line for each event has the name of the shape's study before it."""
+    from sktune.cli.views.shapes import shapes_view
+    from sktune.reports.shapes import finished_event
+    from sktune.tuning import shapes
+
+    people = Terminal(stderr=json)
+    views: dict[str, PlainView] = {}
+
+    def listen(study: str, event: Event) -> None:
+        if json:
+            print_event(event, study)
+        if study not in views:
+            views[study] = PlainView(partial(_print_of, people, study))
+        views[study](event)
+
+    answer = shapes.search(request, listen, process_began_s())
+    people.print(shapes_view(answer))
+    if json:
+        print_event(finished_event(answer))
 
 
 def _print_of(people: Terminal, study: str | None, line: str) -> None:

@@ -27,6 +27,11 @@ ARTIFACTS = "best_plan.artifacts"
 MAX_LAYERS = 10_000
 
 
+def artifacts_of(key: object) -> str:
+    """Return the name of the folder with the compiled code of one of several plans."""
+    return f"{key}.artifacts"
+
+
 def _read(options: Any) -> Any:
     try:
         return parse(options) if isinstance(options, str) else options
@@ -79,6 +84,27 @@ class TargetEntry(Document):
     """Fields of ``sktune.core.space.SpaceSpec`` that define which modules are units."""
 
 
+class ShapeEntry(Document):
+    """The plan to use at one shape, and what is known of it there; the fields mean what they mean in ``PlanFile``."""
+
+    batch: Annotated[int, Field(ge=1)] | None = None
+    context: Annotated[int, Field(ge=1)] | None = None
+    recipe: str | None = None
+    plan: _PlanEntry
+    calls: dict[str, str] = {}
+    """Types and shapes with which a decode step calls units, by name: by these a compiled step tells its shape."""
+    decode: DecodeEntry | None = None
+    artifacts: ArtifactsEntry | None = None
+    target: TargetEntry | None = None
+    evidence: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The shape, as ``sktune.core.shapes.Shape`` names it."""
+        sizes = {"batch": self.batch, "context": self.context}
+        return self.recipe or " ".join(f"{name}={value}" for name, value in sizes.items() if value is not None)
+
+
 class PlanFile(Document):
     """A plan file of version 1."""
 
@@ -94,6 +120,18 @@ class PlanFile(Document):
     artifacts: ArtifactsEntry | None = None
     target: TargetEntry | None = None
     evidence: dict[str, Any] = Field(default_factory=dict)
+    shapes: list[ShapeEntry] = []
+    """The plan of each shape, if it was found for several; then ``plan`` is the best single one for all of them."""
+
+    def at(self, entry: ShapeEntry) -> "PlanFile":
+        """Return the file of one of the shapes alone."""
+        names = ("plan", "decode", "artifacts", "target", "evidence")
+        return self.model_copy(update={name: getattr(entry, name) for name in names} | {"shapes": []})
+
+    @property
+    def alone(self) -> list[tuple[str, "PlanFile"]]:
+        """The plans in the file, each as a file of its own, with the name of its shape; empty if it is for all."""
+        return [(entry.name, self.at(entry)) for entry in self.shapes] or [("", self)]
 
     @property
     def found_with(self) -> Mapping[str, str]:
@@ -122,6 +160,8 @@ def read_plan_file(path: Path | str) -> PlanFile:
 
 
 def _check_options(file: PlanFile) -> None:
+    for entry in file.shapes:
+        _check_options(file.at(entry))
     for scope in file.plan.scopes if file.backend is ScopeFlavour.SUPERKERNEL else ():
         check_options(scope.options)
     optioned = [scope.label for scope in file.plan.scopes if scope.options]
@@ -148,7 +188,7 @@ def write_plan(
     *,
     target: Mapping[str, Any] | None = None,
     delivery: Delivery | None = None,
-    folder: str = ARTIFACTS,
+    shapes: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Return the text of a plan file.
 
@@ -160,7 +200,37 @@ def write_plan(
         decode: the decode step's function and signature in a program that sktune has started.
         target: that the plan was found for: fields of ``TargetEntry``.
         delivery: the compiled code that comes with the plan.
-        folder: name of the folder of that code, beside the plan file.
+        shapes: the entries of the shapes, as ``plan_values`` returns them, each with its batch, context or recipe.
+    """
+    document = {
+        "version": 1,
+        "backend": str(backend),
+        **plan_values(plan, evidence, decode, target=target, delivery=delivery),
+        **({"layers": kinds if isinstance(kinds, int) else len(kinds)} if kinds else {}),
+        **({"kinds": runs_of_kinds(kinds)} if kinds and not isinstance(kinds, int) else {}),
+        **({"shapes": [dict(shape) for shape in shapes]} if shapes else {}),
+    }
+    order = ("version", "backend", "plan", "layers", "kinds", "decode", "target", "artifacts", "shapes", "evidence")
+    head = (
+        "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml'),\n"
+        "# or, to a recipe's program, as its report says.\n"
+    )
+    ordered = {name: document[name] for name in order if name in document}
+    return head + yaml.dump(ordered, Dumper=_LineDumper, sort_keys=False, allow_unicode=True, width=math.inf)
+
+
+def plan_values(
+    plan: Plan,
+    evidence: Mapping[str, Any],
+    decode: Mapping[str, str] | None = None,
+    *,
+    target: Mapping[str, Any] | None = None,
+    delivery: Delivery | None = None,
+    folder: str = ARTIFACTS,
+) -> dict[str, Any]:
+    """Return what a plan file says of one plan, as plain values; the arguments are those of ``write_plan``.
+
+    ``folder`` is the name of that of the compiled code, beside the plan file.
     """
     scopes = [
         {
@@ -172,22 +242,13 @@ def write_plan(
         for s in plan.scopes
     ]
     options = {"options": dict(plan.options)} if plan.options else {}
-    document = {
-        "version": 1,
-        "backend": str(backend),
+    return {
         "plan": {"scopes": scopes, **options},
-        **({"layers": kinds if isinstance(kinds, int) else len(kinds)} if kinds else {}),
-        **({"kinds": runs_of_kinds(kinds)} if kinds and not isinstance(kinds, int) else {}),
         **({"decode": dict(decode)} if decode else {}),
         **({"target": dict(target)} if target else {}),
         **({"artifacts": {"folder": folder, **encoded(delivery)}} if delivery else {}),
         "evidence": dict(evidence),
     }
-    head = (
-        "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml'),\n"
-        "# or, to a recipe's program, as its report says.\n"
-    )
-    return head + yaml.dump(document, Dumper=_LineDumper, sort_keys=False, allow_unicode=True, width=math.inf)
 
 
 class _LineDumper(yaml.SafeDumper):

@@ -9,16 +9,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from sktune.core.errors import BadInputError
+from sktune.core.shapes import Shape, parse_shapes
 from sktune.core.verification import DEFAULT_VERIFY_STEPS
 
 MODELS = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, or path/to/file.py:function."
 ENGINES = ("local", "ray")
+OBJECTIVES = ("sum", "worst")
 DTYPES = ("bfloat16", "float16", "float32")
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -38,8 +40,8 @@ def parse_duration(text: str) -> float:
     return total_s
 
 
-def parse_share(text: str) -> float:
-    """Return the number of ``1%`` or ``0.01``.
+def parse_share(text: str, flag: str = "--until") -> float:
+    """Return the number of ``1%`` or ``0.01``, a share of the step.
 
     Raises:
         BadInputError: it is neither, or not between 0 and 1.
@@ -50,7 +52,7 @@ def parse_share(text: str) -> float:
     except ValueError:
         share = math.nan
     if not 0.0 < share < 1.0:
-        raise BadInputError(f"--until must be a share of the step such as 1%; got {text!r}")
+        raise BadInputError(f"{flag} must be a share of the step such as 1%; got {text!r}")
     return share
 
 
@@ -183,6 +185,21 @@ class SearchOptions:
         int | None,
         Opt("Tokens in the KV cache before the first step.", Group.MODEL, at_least=1, is_of_program=True),
     ] = None
+    shapes: Annotated[
+        tuple[Shape, ...] | None,
+        Opt('Several shapes: "batch=1,8 context=1024,8192", or a YAML with their weights; see docs/how-to/shapes.md.',
+            Group.MODEL, parse=parse_shapes, in_lists=False),
+    ] = None  # fmt: skip
+    objective: Annotated[
+        str,
+        Opt("The single plan for all shapes has the least sum of weighted step latencies, or the least of the worst "
+            "regrets: sum or worst.", Group.MODEL, choices=OBJECTIVES, in_lists=False),
+    ] = "sum"  # fmt: skip
+    regret: Annotated[
+        float | None,
+        Opt("What the fewest plans for all shapes may lose at each of them to its best one: 1% by default.",
+            Group.MODEL, parse=partial(parse_share, flag="--regret"), in_lists=False),
+    ] = None  # fmt: skip
     trials: Annotated[
         int | None,
         Opt("Total number of trials of the study; by default 40, or no limit with --time-budget.", Group.SEARCH,
@@ -291,6 +308,8 @@ class SearchOptions:
             value = getattr(self, option.field)
             if option.value_type is Path and isinstance(value, str):
                 object.__setattr__(self, option.field, Path(value))
+            if option.parse and isinstance(value, str):
+                object.__setattr__(self, option.field, value := option.parse(value))
             if option.value_type == list[str]:
                 object.__setattr__(self, option.field, (value,) if isinstance(value, str) else tuple(value))
             if self.recipe and option.is_of_program and value is not None:

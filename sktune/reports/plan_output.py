@@ -16,14 +16,14 @@ def plan_yaml(result: SearchResult) -> str:
         result.best_plan,
         evidence(result),
         scope_flavour(result),
-        _layers(result.facts.layout) if result.facts.layout else 0,
+        layers_of(result.facts.layout) if result.facts.layout else 0,
         result.facts.decode,
         target=None if result.is_simulated else result.facts.target,
         delivery=result.delivery,
     )
 
 
-def _layers(layout: Layout) -> list[str] | int:
+def layers_of(layout: Layout) -> list[str] | int:
     """Return the kinds of the layers of one list; of several, how many each has, or 0 if their lengths differ."""
     lengths = Counter(layer.name.rpartition(".")[0] for layer in layout.layers)
     if len(lengths) <= 1:

@@ -12,10 +12,12 @@ from sktune.reports.figure import Table
 from sktune.reports.markup import element
 from sktune.reports.plan_names import distinct_names
 from sktune.reports.plan_output import verified_line
+from sktune.reports.shapes import answer_lines, shapes_table
 from sktune.reports.study import verdict_line
 from sktune.reports.trials_table import trials_frame
 from sktune.study.records import incumbent_first
 from sktune.study.result import SearchResult
+from sktune.study.shapes import ShapesResult
 
 BEST = 5
 """Plans in the table of a notebook."""
@@ -62,3 +64,19 @@ class Result(SearchResult):
             rows.append((record.number, name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval))
         table = Table(("trial", "plan", "ms per step", "speedup", "95% interval"), rows)
         return element("div", element("p", element("b", self)), table.html() if rows else None)
+
+
+class ShapesAnswer(ShapesResult):
+    """The result of a search for several shapes; ``print`` shows the answer, and a notebook the table of shapes."""
+
+    @classmethod
+    def of(cls, result: ShapesResult) -> "ShapesAnswer":
+        """Return ``result`` as one that shows itself."""
+        return cls(result.study, result.folder, result.record, [Result.of(each) for each in result.results])
+
+    def __str__(self) -> str:
+        """Return the answer in sentences."""
+        return "\n".join(answer_lines(self))
+
+    def _repr_html_(self) -> str:
+        return str(element("div", *(element("p", line) for line in answer_lines(self)), shapes_table(self).html()))

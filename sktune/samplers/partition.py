@@ -430,6 +430,26 @@ class PartitionSampler(BaseSampler):
         self._learned.read(trials)
         return self._learned.expected_savings()
 
+    @one_blas_thread()
+    def promise(self, trials: Sequence[FrozenTrial], plans: Sequence[Plan]) -> Vector:
+        """Return what each of any plans saves as a share of the baseline step, as expected after ``trials``.
+
+        Of a plan that was not measured, what it saves counts as far as it is likely to work; nothing before anything
+        was measured. It is minus infinity for a plan that cannot work.
+        """
+        self._read(trials)
+        learned = self._learned
+        if not learned.model.count:
+            return np.zeros(len(plans))
+        described, expected = learned.model.describe(plans), learned.expected_savings()
+        saved = np.zeros(len(plans))
+        for belief in learned.beliefs():
+            saved += belief.weight * belief.posterior.predict_plans(described)[0]
+        log_safe = learned.log_safe(plans)
+        likely = np.where(saved > 0, saved * np.exp(log_safe), saved)
+        known = [expected.get(plan, value) for plan, value in zip(plans, likely, strict=True)]
+        return np.where(log_safe == -math.inf, -math.inf, known)
+
     def _by_earlier(self, rng: np.random.Generator) -> _Candidate | None:
         """Return the best plan according to earlier studies, which is the first one to try."""
         if not self._space.earlier:

@@ -72,7 +72,9 @@ class StudyFacts:
         exhausted: whether every plan of the space was tried.
         gain_left: with 95% probability no plan saves more than this beyond the answer, as a share of the baseline.
         earlier: studies that this one learns from, as they were when it began.
+        calls: types and shapes with which the decode step calls the first unit of each type, by name.
         delivery: the winner's compiled code.
+        deliveries: that of other plans which were asked for; see ``sktune.tuning.request.Request.points``.
         profile: figures of the profile that was given to an analysis.
         command, directory: how and where the program of a recipe is started; None for other targets.
         environment: variables that the recipe sets for it.
@@ -102,7 +104,9 @@ class StudyFacts:
     exhausted: bool = False
     gain_left: float | None = None
     earlier: tuple[EarlierStudy, ...] = ()
+    calls: Mapping[str, str] = field(default_factory=dict)
     delivery: DeliveryRecord | None = None
+    deliveries: tuple[DeliveryRecord, ...] = ()
     profile: ProfileFigures | None = None
     command: str | None = None
     directory: str | None = None

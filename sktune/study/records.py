@@ -134,6 +134,14 @@ def incumbent_first(records: Sequence[TrialRecord]) -> list[TrialRecord]:
     return sorted(distinct.values(), key=ratio, reverse=True)
 
 
+def feasible(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the first trial of each plan that has worked whenever it was tried, fast or slow."""
+    tried = [record for record in records if record.outcome and not record.is_probe]
+    failed = {record.plan for record in tried if record.outcome and not record.outcome.is_feasible}
+    first = {record.plan: record for record in reversed(tried) if not record.is_repeat}
+    return [record for plan, record in first.items() if plan not in failed]
+
+
 def _with_speedup_of(record: TrialRecord, repeat: Outcome) -> TrialRecord:
     outcome = record.outcome
     if outcome is None or outcome.speedup is None or repeat.speedup is None:

@@ -7,14 +7,13 @@ compilation, with the shapes of a decode step. A prefill has others, and is left
 """
 
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from sktune.core.errors import PlanError
-from sktune.core.plan import Plan
 from sktune.program.sktune_program.torch_private import tree_leaves
 from sktune.targets.marks import MarkedModel
 
@@ -40,7 +39,7 @@ class StrictPlan:
         def refuse(module: nn.Module, arguments: Any, keywords: Any) -> None:  # noqa: ARG001
             if torch.compiler.is_compiling():
                 return
-            if call and self in _active and _described(arguments, keywords) == call:
+            if call and self in _active and described_call(arguments, keywords) == call:
                 raise PlanError(
                     f"scope {label} runs uncompiled, not the code that was verified; compile the decode step with "
                     "torch.compile(step, backend='sktune', fullgraph=True, dynamic=False)"
@@ -67,19 +66,19 @@ def check_graph(labels: Collection[str]) -> None:
         plan.is_compiled = not missing
 
 
-def recorded_calls(module: nn.Module, plan: Plan, run: Callable[[], object]) -> dict[str, str]:
-    """Return the shapes and types with which ``run`` calls the first unit of each scope, by label."""
+def recorded_calls(module: nn.Module, units: Mapping[str, str], run: Callable[[], object]) -> dict[str, str]:
+    """Return the shapes and types with which ``run`` calls units, by the keys under which ``units`` names them."""
     calls: dict[str, str] = {}
 
-    def recording(label: str) -> Callable[[nn.Module, Any, Any], None]:
+    def recording(key: str) -> Callable[[nn.Module, Any, Any], None]:
         def record(module: nn.Module, arguments: Any, keywords: Any) -> None:  # noqa: ARG001
-            calls[label] = _described(arguments, keywords)
+            calls[key] = described_call(arguments, keywords)
 
         return record
 
     handles = [
-        module.get_submodule(scope.first).register_forward_pre_hook(recording(scope.label), with_kwargs=True)
-        for scope in plan.scopes
+        module.get_submodule(name).register_forward_pre_hook(recording(key), with_kwargs=True)
+        for key, name in units.items()
     ]
     try:
         run()
@@ -89,8 +88,12 @@ def recorded_calls(module: nn.Module, plan: Plan, run: Callable[[], object]) -> 
     return calls
 
 
-def _described(arguments: Any, keywords: Mapping[str, Any]) -> str:
+def described_call(arguments: Any, keywords: Mapping[str, Any]) -> str:
     """Return the types and shapes of a call's tensors."""
-    values = tree_leaves((arguments, [keywords[name] for name in sorted(keywords)]))
+    return described_tensors(tree_leaves((arguments, [keywords[name] for name in sorted(keywords)])))
+
+
+def described_tensors(values: Sequence[Any]) -> str:
+    """Return the types and shapes of the tensors among values."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     return " ".join(f"{value.dtype}{list(value.shape)}".removeprefix("torch.") for value in tensors)

@@ -19,6 +19,7 @@ from sktune.program.sktune_program.module_tree import describe
 from sktune.program.sktune_program.torch_private import tree_leaves
 from sktune.targets.base import Snapshot, Target, decode_inputs
 from sktune.targets.module_tree import ModuleTree
+from sktune.targets.strict import recorded_calls
 from sktune.targets.units import layout_of
 
 TIMED_STEPS = 9
@@ -43,6 +44,23 @@ def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
         raise TargetError(f"the decode step returns no tensor to compare ({returned}); have it return the logits")
     layout = layout_of(ModuleTree(describe(target.module)), calls, spec)
     return layout.with_time_shares(_time_shares(target, inputs, snapshot, [unit.name for unit in layout.units]))
+
+
+def trace_calls(target: Target, layout: Layout) -> dict[str, str]:
+    """Return the types and shapes with which an eager step calls the first unit of each type, by its name.
+
+    By these a program's step is recognised as one of a shape. The state is restored.
+    """
+    first: dict[tuple[str, str], str] = {}
+    for unit in layout.units:
+        first.setdefault(("" if unit.layer is None else layout.layers[unit.layer].kind, unit.key), unit.name)
+    snapshot, inputs = Snapshot(target.state), decode_inputs(target, 0, 1)[0]
+    with torch.no_grad():
+        calls = recorded_calls(
+            target.module, {name: name for name in first.values()}, partial(target.decode_step, *inputs)
+        )
+    snapshot.restore()
+    return calls
 
 
 def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, names: Sequence[str]) -> dict[str, float]:

@@ -13,12 +13,12 @@ from sktune.core.events.base import Listener
 from sktune.core.events.search import FinalStage, FinalStarted, PlanVerified
 from sktune.core.outcome import FinalRow, Stage
 from sktune.core.plan import Plan
-from sktune.core.plan_file import ARTIFACTS
+from sktune.core.plan_file import ARTIFACTS, artifacts_of
 from sktune.core.space import SearchSpace
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
 from sktune.study.facts import DeliveryRecord
-from sktune.study.records import TrialRecord, without_twins
+from sktune.study.records import TrialRecord, feasible, without_twins
 from sktune.study.result import result_of, verdict_of
 from sktune.study.study import TuningStudy
 from sktune.tuning.request import Request
@@ -96,44 +96,79 @@ class Finals:
 
         A verification takes as long as many trials, so only the plan that would be recommended gets one. If it fails,
         the next of the plans that were compared is verified; if none of them is left, the next plans are compared.
+        The request's own points come first, and each of them is verified as well.
         """
         if not finalists or not has_trials:
             raise OutOfTimeError
         is_short = finalists < self._traits.max_finalists
         references = not is_short and self._traits.has_references
-        candidates = without_twins(self._study.best_first(space))
+        wanted = {space.plan(point.values) for point in self._request.points}
+        asked = [record for record in feasible(self._study.records()) if record.plan in wanted]
+        candidates = [
+            record for record in without_twins(self._study.best_first(space)) if record.plan not in wanted
+        ]
         most = finalists if is_short else self._traits.max_shortlisted
-        numbers = [record.number for record in candidates[:most]]
+        numbers = [record.number for record in (*asked, *candidates[:most])]
         self._emit(FinalStarted(simulated=not self._traits.measures_time, qualifiers=numbers, references=references))
         self._since_s = time.perf_counter()
-        left = [(str(record.number), record.judged_plan) for record in candidates]
+        first, left = (
+            [(str(record.number), record.judged_plan) for record in chosen] for chosen in (asked, candidates)
+        )
         if len(numbers) > self._traits.max_finalists:
             left = self._shortlisted(left[:most]) + left[most:]
         records, final = self._study.records(), None
         is_rejected = False
         while final is None or (is_rejected and left and self._budget.remaining_s > 0):
-            batch, left = left[:finalists], left[finalists:]
+            room = max(0, finalists - len(first))
+            batch, left = first + left[:room], left[room:]
             final = self._compared(batch, references=references and final is None)
             final, is_rejected = self._verified(final, dict(batch), records)
+            for name, plan in first:
+                final = final.rejecting(name, problem) if (problem := self._problem(final, name, plan)) else final
+            first = []
         self._enter(Stage.OPEN)
         self._study.remember(
             final=final, uncompared=False, final_seconds=self._seconds, final_trials=self._study.finished()
         )
 
-    def deliver(self, folder: Path) -> None:
-        """Write the winner's compiled code next to its plan file; if that fails, the plan comes without it."""
-        winner = result_of(self._study, folder).winner
-        if winner is None:
-            return
-        stored = DeliveryRecord(winner.number)
-        try:
+    def deliver(self, space: SearchSpace, folder: Path) -> None:
+        """Write the compiled code of the winner, and of the points that hold, next to the plan file.
+
+        If that fails, the plan comes without it.
+        """
+        result = result_of(self._study, folder)
+        winner = result.winner
+        if winner:
             report = self._reporting("writing the winner's code")
-            delivery = self._runner.run(Deliver(winner.plan, folder / ARTIFACTS), report)
-            stored = replace(stored, delivery=delivery)
+            self._study.remember(delivery=self._delivered(winner.number, winner.plan, folder / ARTIFACTS, report))
+        if not self._request.points:
+            return
+        wanted = {space.plan(point.values) for point in self._request.points}
+        rows = {row.name: row for row in result.final if row.speedup and row.bit_identical is not False}
+        held = [
+            record
+            for record in result.trials
+            if record.plan in wanted and str(record.number) in rows and not (winner and winner.number == record.number)
+        ]
+        self._study.remember(
+            deliveries=tuple(
+                self._delivered(
+                    record.number,
+                    record.judged_plan,
+                    folder / artifacts_of(record.number),
+                    self._reporting(f"writing the code of trial {record.number}"),
+                )
+                for record in held
+            )
+        )
+
+    def _delivered(self, number: int, plan: Plan, folder: Path, report: Report) -> DeliveryRecord:
+        stored = DeliveryRecord(number)
+        try:
+            return replace(stored, delivery=self._runner.run(Deliver(plan, folder), report))
         except (BackendError, OutOfTimeError) as failure:
-            logger.warning("the winner comes without its compiled code: %s", failure)
-            stored = replace(stored, problem=str(failure) or "the time budget ended first")
-        self._study.remember(delivery=stored)
+            logger.warning("the plan of trial %s comes without its compiled code: %s", number, failure)
+            return replace(stored, problem=str(failure) or "the time budget ended first")
 
     def _shortlisted(self, plans: Sequence[NamedPlan]) -> list[NamedPlan]:
         """Return the plans, the fastest first; in their present order if measuring them again fails."""
@@ -191,19 +226,24 @@ class Finals:
         is_rejected = False
         while (winner := verdict_of(final, records).winner) is not None:
             name = str(winner.number)
-            known = self._study.facts.verifications.get(name)
-            if known is None or not known.suffices(self._verify_steps):
-                known = self._verify(name, plans[name])
-            row = next(row for row in final.rows if row.name == name)
-            problem = ""
-            if known and not known.is_identical:
-                problem = str(known)
-            elif known and known.code_digest and row.code_digest not in ("", known.code_digest):
-                problem = "it compiles to other code than was verified"
-            if not problem:
+            if not (problem := self._problem(final, name, plans[name])):
                 return final, False
             final, is_rejected = final.rejecting(name, problem), True
         return final, is_rejected
+
+    def _problem(self, final: FinalComparison, name: str, plan: Plan) -> str:
+        """Return why a plan that was compared cannot be used, once it is verified; empty if it can be."""
+        row = next(row for row in final.rows if row.name == name)
+        if row.speedup is None or row.bit_identical is False:
+            return ""  # the comparison says so itself
+        known = self._study.facts.verifications.get(name)
+        if known is None or not known.suffices(self._verify_steps):
+            known = self._verify(name, plan)
+        if known and not known.is_identical:
+            return str(known)
+        if known and known.code_digest and row.code_digest not in ("", known.code_digest):
+            return "it compiles to other code than was verified"
+        return ""
 
     def _verify(self, name: str, plan: Plan) -> Verification | None:
         self._stop_if_asked()

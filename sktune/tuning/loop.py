@@ -112,9 +112,10 @@ def opened_study(request: Request, name: str, folder: Path) -> TuningStudy:
 
 
 def is_answered(study: TuningStudy, request: Request) -> bool:
-    """Whether all trials are done, and the best of them were compared."""
+    """Whether all trials are done, and the best of them were compared, if they are to be."""
     facts, finished = study.facts, study.finished()
-    return (finished >= request.max_trials or facts.exhausted) and facts.final_trials == finished
+    is_done = finished >= request.max_trials or facts.exhausted
+    return is_done and (not request.compares or facts.final_trials == finished)
 
 
 logger = logging.getLogger(__name__)
@@ -233,6 +234,8 @@ def run(
             search = _Search(request, spec, space, folder, listener, budget)
             study = search.run(name, study, site, runner_factory, strategy)
         result = result_of(study, folder)
+        if not request.compares:
+            return result
         from sktune.reports import dashboard, outputs  # a search goes without reports until it ends
 
         outputs.write(result, folder)
@@ -353,7 +356,8 @@ class _Search:
         except InterruptedSearchError:
             self._add_seconds(began)
             raise
-        self._remember_gain_left(strategy)
+        if self._request.compares:
+            self._remember_gain_left(strategy)
         self._add_seconds(began)
 
     def _add_seconds(self, began: float) -> None:
@@ -383,6 +387,8 @@ class _Search:
         with Coordinator(fleet, trials, self._leases, self._emit, limit_s, is_shared=is_shared) as coordinator:
             self._run_trials(coordinator, trials, space, strategy, stop)
         self._stop_if_asked(stop)
+        if not self._request.compares:
+            return
         stop.after = "this part of the final comparison"
         finals = Finals(
             self._request, self._study, fleet, opened.traits, self._budget, self._emit,
@@ -390,7 +396,7 @@ class _Search:
         )  # fmt: skip
         has_trials = bool(self._study.finished())
         finals.run(space, self._budget.finalists(trials.estimates()), has_trials=has_trials)
-        finals.deliver(self._folder)
+        finals.deliver(space, self._folder)
 
     def _bound_space(self, opened: Opened) -> SearchSpace:
         """Return the space for the opened model, and store the model's facts in the study."""
@@ -540,9 +546,8 @@ class _Search:
     def _queue(self, space: SearchSpace, strategy: Strategy) -> None:
         """Queue the points to try first, as far as their plans are new."""
         known = {record.plan for record in self._study.records() if record.outcome}
-        self._study.queue(
-            [point for point in queued_first(self._request, space, strategy) if space.plan(point.values) not in known]
-        )
+        points = (*queued_first(self._request, space, strategy), *self._request.points)
+        self._study.queue([point for point in points if space.plan(point.values) not in known])
 
     def _is_exhausted(self, space: SearchSpace) -> bool:
         # A probe's plan may be outside the space.

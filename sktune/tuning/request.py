@@ -15,7 +15,9 @@ from sktune.core.files import real_path
 from sktune.core.layout import Layout
 from sktune.core.plan import Option
 from sktune.core.search_options import SearchOptions
-from sktune.core.space import SearchSpace, SpaceSpec, bind
+from sktune.core.shapes import NAMES as SIZES
+from sktune.core.shapes import Shape
+from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.targets import RecipeSpec, TargetSpec, describe
 from sktune.targets.presets import Preset, load_space
 from sktune.targets.recipe import needs_cluster
@@ -34,10 +36,14 @@ class Request(SearchOptions):
     Attributes:
         layers: layers of each kind to which the model is reduced; None for all.
         exact_starting_points: whether to try all starting points first and unchanged, whatever the strategy.
+        points: plans to try before any proposal; the final comparison verifies and compares each that has passed.
+        compares: whether the search ends with a final comparison, and with reports.
     """
 
     layers: int | None = None
     exact_starting_points: bool = False
+    points: tuple[StartingPoint, ...] = ()
+    compares: bool = True
 
     def __post_init__(self) -> None:
         if bool(self.model) == (self.recipe is not None):
@@ -61,8 +67,13 @@ class Request(SearchOptions):
             raise BadInputError(
                 "a recipe's program uses all dies of its host; leave out --workers, or add --engine ray for more hosts"
             )
-        if self.until is not None and not 0 < self.until < 1:
-            raise BadInputError(f"--until must be a share of the step such as 1%; got {self.until:g}")
+        for flag, share in (("--until", self.until), ("--regret", self.regret)):
+            if share is not None and not 0 < share < 1:
+                raise BadInputError(f"{flag} must be a share of the step such as 1%; got {share:g}")
+        if self.shapes is None and (self.regret is not None or self.objective != "sum"):
+            raise BadInputError("--regret and --objective are for several shapes; add --shapes")
+        if self.shapes is not None:
+            self._check_shapes(self.shapes)
         if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise BadInputError(f"--time-budget must be more than 0 s; got {self.time_budget_s:g} s")
         if self.device is not None and not any(self.device in real_devices(info) for info in each_backend()):
@@ -77,6 +88,17 @@ class Request(SearchOptions):
         for path in (self.constants, self.profile):
             if path and not path.exists():
                 raise BadInputError(f"there is no file {path}")
+
+    def _check_shapes(self, shapes: Sequence[Shape]) -> None:
+        for name in (*SIZES, "proxy_layers", "profile", "join", "standby"):
+            if getattr(self, name):
+                flag = f"--{name.replace('_', '-')}"
+                why = "gives them" if name in SIZES else "cannot be used with it yet"
+                raise BadInputError(f"{flag}: --shapes {why}; leave {flag} out")
+        if any(bool(shape.recipe) != bool(self.recipe) for shape in shapes):
+            raise BadInputError(
+                "--shapes: for a recipe each shape names its own, in a YAML file with `recipe:`; see docs/how-to/shapes.md"
+            )
 
     @property
     def is_shared(self) -> bool:

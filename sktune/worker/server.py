@@ -149,7 +149,7 @@ class Session(Progress):
         from sktune.targets import TargetSpec
         from sktune.targets.base import decode_inputs
         from sktune.targets.loading import load
-        from sktune.targets.tracing import trace_layout
+        from sktune.targets.tracing import trace_calls, trace_layout
         from sktune.worker.evaluator import PlanEvaluator
 
         torch.set_grad_enabled(False)
@@ -168,9 +168,11 @@ class Session(Progress):
         backend = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
         if info.is_simulated:
             layout = layout.with_time_shares(backend.time_shares())  # on the meta device nothing takes time
+        facts: dict[str, Any] = {} if job.delivered is None else {"not_delivered": info.install(*job.delivered)}
         if job.is_first:
             layout = backend.with_operators(layout)
-        facts = {} if job.delivered is None else {"not_delivered": info.install(*job.delivered)}
+            if not info.is_simulated:
+                facts["calls"] = trace_calls(target, layout)
         self._evaluator = PlanEvaluator(target, backend, self)
         return Opened(
             layout,

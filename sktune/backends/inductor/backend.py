@@ -221,7 +221,8 @@ class InductorBackend:
                     f"scope {label}: compiling it again gave different code; do not clear Inductor's caches"
                 )
         self._marks.suspend()
-        calls = recorded_calls(self._target.module, plan, lambda: self._try(Step(self._target.decode_step)))
+        units = {scope.label: scope.first for scope in plan.scopes}
+        calls = recorded_calls(self._target.module, units, lambda: self._try(Step(self._target.decode_step)))
         try:
             return artifacts.save(record, folder, code, calls)
         except OSError as failure:

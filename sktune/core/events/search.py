@@ -8,7 +8,7 @@ from sktune.core.events.base import ABSENT, Absent, Event
 from sktune.core.events.values import (
     Count,
     Interval,
-    ModelResult,
+    ModelResult, ShapeRow,
     Positive,
     Seconds,
     Span,
@@ -376,8 +376,36 @@ class ModelsFinished(Event):
     studies: Sequence[ModelResult]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapesFinished(Event):
+    """With `--shapes`: the last line.
+
+    Attributes:
+        study: name of the study of all shapes.
+        trials: at all shapes together.
+        objective: of the single plan, `sum` or `worst`.
+        regret: share that the fewest plans may lose at each shape to the best one there.
+        shapes: a row for each shape.
+        plans: how many the fewest plans are.
+        bit_identical: true if every plan has the baseline's bits at each of its shapes; null for simulated figures.
+        simulated: whether the figures come from a model of the device.
+        plan: path of the plan file, which has the single plan and the plan of each shape; null if no plan wins.
+    """
+
+    event: ClassVar[str] = "shapes_finished"
+    study: str
+    trials: Count
+    objective: str
+    regret: float
+    shapes: Sequence[ShapeRow]
+    plans: Count
+    bit_identical: bool | None
+    simulated: bool
+    plan: str | None
+
+
 SEARCH_EVENTS: tuple[type[Event], ...] = (
     StandingBy, SearchStarted, CoresChosen, TargetReady, NoiseFloor, TrialStarted, TrialStage, TrialFinished,
     SpaceExhausted, Converged, TimeBudgetSpent, FinalStarted, FinalStage, PlanVerified, StudyFinished,
-    ProxyFinished, ModelsFinished,
+    ProxyFinished, ModelsFinished, ShapesFinished,
 )  # fmt: skip

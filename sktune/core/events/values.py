@@ -77,6 +77,37 @@ class ModelResult:
     failure: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class ShapeRow:
+    """A shape of several in one search.
+
+    Attributes:
+        shape: such as `batch=1 context=1024`.
+        study: name of its study.
+        trials: number of its trials.
+        baseline_ms, best_ms: latency of a decode step without scopes, and with the best plan at this shape.
+        speedup: of the best plan there; 1.0 if that is "no scope".
+        ci95: 95% interval of `speedup`; null for simulated figures, and if the answer is "no scope".
+        single_ms, single_regret: latency of the single plan for all shapes, and what it loses here to the best plan, as
+            a share of that one's latency.
+        plan: number of the plan to use here, from 0, among the fewest plans.
+        plan_ms, plan_regret: the same of that plan.
+    """
+
+    shape: str
+    study: str
+    trials: Count
+    baseline_ms: float
+    best_ms: float
+    speedup: float
+    ci95: Interval | None
+    single_ms: float
+    single_regret: float
+    plan: Count
+    plan_ms: float
+    plan_regret: float
+
+
 Rounded = Annotated[float, PlainSerializer(lambda value: round(value, 6), return_type=float)]
 """Written with six digits after the point."""
 RoundedUs = Annotated[float, PlainSerializer(lambda value: round(value, 3), return_type=Positive)]

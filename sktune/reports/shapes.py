@@ -1,0 +1,228 @@
+"""Reports of studies of several shapes: the table of shapes, ``report.md`` and the plan file with a plan for each."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sktune.core.errors import StudyError
+from sktune.core.events.search import ShapesFinished
+from sktune.core.events.values import ShapeRow
+from sktune.core.files import write_text
+from sktune.core.plan import Plan
+from sktune.core.plan_file import ARTIFACTS, artifacts_of, plan_values, write_plan
+from sktune.core.printable import counted, one_line
+from sktune.core.shapes import Shape
+from sktune.reports.figure import Table
+from sktune.reports.plan_names import distinct_names
+from sktune.reports.plan_output import layers_of, scope_flavour
+from sktune.study.facts import DeliveryRecord
+from sktune.study.result import BEST_PLAN
+from sktune.study.shapes import ShapesResult
+
+REPORT = "report.md"
+COLUMNS = ("shape", "baseline ms", "best ms", "speedup", "95% interval", "single plan", "fewest plans", "trials")
+NUMERIC = frozenset({1, 2, 3, 7})
+LOSS = "In brackets: what the plan loses to the best one at this shape."
+
+
+def rows_of(answer: ShapesResult) -> list[ShapeRow]:
+    """Return a row for each shape."""
+    plans = [each.plan for each in answer.plans]
+    rows = []
+    for number, (shape, result) in enumerate(zip(answer.shapes, answer.results, strict=True)):
+        chosen = answer.plan_at(number)
+        baseline_ms = answer.latencies_ms[Plan()][number]
+        rows.append(
+            ShapeRow(
+                shape=shape.name,
+                study=result.study,
+                trials=len(result.trials),
+                baseline_ms=baseline_ms,
+                best_ms=answer.best_ms[number],
+                speedup=baseline_ms / answer.best_ms[number],
+                ci95=result.ci95,
+                single_ms=answer.latencies_ms[answer.single][number],
+                single_regret=answer.regrets(answer.single)[number],
+                plan=plans.index(chosen),
+                plan_ms=answer.latencies_ms[chosen][number],
+                plan_regret=answer.regrets(chosen)[number],
+            )
+        )
+    return rows
+
+
+def letter(number: int) -> str:
+    """Return the name of one of the fewest plans in a table: A, B, C, and numbers after Z."""
+    return chr(ord("A") + number) if number < 26 else str(number + 1)
+
+
+def names_of(answer: ShapesResult) -> dict[Plan, str]:
+    """Return what the single plan and the fewest plans are called."""
+    plans = list(dict.fromkeys([answer.single, *(each.plan for each in answer.plans)]))
+    named = [plan for plan in plans if not plan.is_baseline]
+    names = dict(zip(named, map(one_line, distinct_names(named, answer.results[0].facts.layout)), strict=True))
+    return {plan: names.get(plan, "no scope") for plan in plans}
+
+
+def shapes_table(answer: ShapesResult) -> Table:
+    """Return the table of shapes."""
+    cells = []
+    for row in rows_of(answer):
+        interval = f"{row.ci95[0]:.3f} to {row.ci95[1]:.3f}" if row.ci95 else "simulated" * answer.is_simulated
+        single = f"{row.single_ms:.3f} ms ({row.single_regret:+.1%})"
+        chosen = f"{letter(row.plan)}: {row.plan_ms:.3f} ms ({row.plan_regret:+.1%})"
+        figures = f"{row.baseline_ms:.3f}", f"{row.best_ms:.3f}", f"{row.speedup:.3f}"
+        cells.append((row.shape, *figures, interval, single, chosen, str(row.trials)))
+    return Table(COLUMNS, cells, numeric=NUMERIC)
+
+
+def answer_lines(answer: ShapesResult) -> list[str]:
+    """Return the answer in sentences."""
+    if not answer.is_finished:
+        return ["Not every shape has its final comparison yet; run the same command again."]
+    names = names_of(answer)
+    single, regrets = answer.single, answer.regrets(answer.single)
+    worst = max(range(len(regrets)), key=lambda number: regrets[number])
+    least = "the least weighted sum of latencies" if answer.record.objective == "sum" else "the least worst regret"
+    lines = [
+        f'The best single plan for all {counted(len(regrets), "shape")}, by {least}, is "{names[single]}"; it loses at '
+        f"most {max(0.0, regrets[worst]):.1%} to the best plan of a shape (at {answer.shapes[worst].name})."
+    ]
+    if len(answer.plans) == 1:
+        lines.append(
+            f'One plan is within {answer.record.regret:.1%} of the best one at every shape: '
+            f'"{names[answer.plans[0].plan]}".'
+        )
+    else:
+        lines.append(
+            f"To be within {answer.record.regret:.1%} of the best plan of each shape takes {len(answer.plans)} plans:"
+        )
+        for number, each in enumerate(answer.plans):
+            at = ", ".join(answer.shapes[shape].name for shape in each.shapes)
+            lines.append(f"{letter(number)}: {names[each.plan]}, at {at}.")
+    if answer.is_simulated:
+        lines.append("The figures are simulated, and no bits were compared.")
+    else:
+        lines.append("Each plan has the baseline's bits at every shape where it is named, verified there.")
+    return lines
+
+
+def finished_event(answer: ShapesResult) -> ShapesFinished:
+    """Return the event that tells the answer."""
+    has_plan = (answer.folder / BEST_PLAN).exists()
+    return ShapesFinished(
+        study=answer.study,
+        trials=sum(len(result.trials) for result in answer.results),
+        objective=answer.record.objective,
+        regret=answer.record.regret,
+        shapes=rows_of(answer),
+        plans=len(answer.plans),
+        bit_identical=None if answer.is_simulated else True,
+        simulated=answer.is_simulated,
+        plan=str(answer.folder / BEST_PLAN) if has_plan else None,
+    )
+
+
+def report_markdown(answer: ShapesResult) -> str:
+    """Return the text of ``report.md``."""
+    studies = [
+        f"* {shape.name}: study `{one_line(result.study)}`, its report in `{result.folder.name}/`"
+        for shape, result in zip(answer.shapes, answer.results, strict=True)
+    ]
+    return "\n".join(
+        [
+            f"# {one_line(answer.study)}: {counted(len(answer.shapes), 'shape')}",
+            "",
+            *[f"{line}\n" for line in answer_lines(answer)],
+            shapes_table(answer).markdown(),
+            "",
+            LOSS,
+            "",
+            "## Studies of the shapes",
+            "",
+            *studies,
+            "",
+        ]
+    )
+
+
+def shapes_yaml(answer: ShapesResult) -> str | None:
+    """Return the plan file of all shapes; None if the baseline is the answer everywhere."""
+    if answer.single.is_baseline and all(each.plan.is_baseline for each in answer.plans):
+        return None
+    first = answer.results[0]
+    entries = [_entry(answer, number, shape) for number, shape in enumerate(answer.shapes)]
+    return write_plan(
+        answer.single,
+        {
+            "study": answer.study,
+            "shapes": [shape.name for shape in answer.shapes],
+            "objective": answer.record.objective,
+            "regrets": [round(regret, 4) for regret in answer.regrets(answer.single)],
+            "bit_identical": None if answer.is_simulated else True,
+            "fingerprint": {**first.facts.fingerprint, **first.facts.versions},
+        },
+        scope_flavour(first),
+        layers_of(first.facts.layout) if first.facts.layout else 0,
+        first.facts.decode and {"function": first.facts.decode["function"]},
+        shapes=entries,
+    )
+
+
+def _entry(answer: ShapesResult, number: int, shape: Shape) -> dict[str, Any]:
+    result, plan = answer.results[number], answer.plan_at(number)
+    stored = _delivery(answer, number, plan)
+    latency_ms, baseline_ms = answer.latencies_ms[plan][number], answer.latencies_ms[Plan()][number]
+    values = plan_values(
+        plan,
+        {
+            "study": result.study,
+            "trial": answer.trial_of(number, plan),
+            "baseline_ms": round(baseline_ms, 4),
+            "latency_ms": round(latency_ms, 4),
+            "speedup": round(baseline_ms / latency_ms, 4),
+            "regret": round(answer.regrets(plan)[number], 4),
+            "bit_identical": True if result.is_verified else None,
+            "fingerprint": {**result.facts.fingerprint, **result.facts.versions},
+        },
+        result.facts.decode,
+        target=None if result.is_simulated else result.facts.target,
+        delivery=stored.delivery if stored else None,
+        folder=artifacts_of(shape.suffix),
+    )
+    of_shape: dict[str, Any] = {"recipe": shape.name} if shape.recipe else dict(shape.sizes)
+    calls = {"calls": dict(result.facts.calls)} if result.facts.calls else {}
+    return of_shape | {"plan": values.pop("plan")} | calls | values
+
+
+def _delivery(answer: ShapesResult, number: int, plan: Plan) -> DeliveryRecord | None:
+    facts, trial = answer.results[number].facts, answer.trial_of(number, plan)
+    stored = [facts.delivery, *facts.deliveries]
+    return next((each for each in stored if each and each.delivery and each.trial == trial), None)
+
+
+def write(answer: ShapesResult) -> list[Path]:
+    """Write the report and the plan file, with the compiled code of each shape's plan, and return their paths.
+
+    Raises:
+        StudyError: the folder cannot be written.
+    """
+    text, folder = shapes_yaml(answer), answer.folder
+    try:
+        for number, shape in enumerate(answer.shapes):
+            to = folder / artifacts_of(shape.suffix)
+            shutil.rmtree(to, ignore_errors=True)
+            if stored := _delivery(answer, number, answer.plan_at(number)):
+                result = answer.results[number]
+                is_winner = stored == result.facts.delivery
+                shutil.copytree(result.folder / (ARTIFACTS if is_winner else artifacts_of(stored.trial)), to)
+        write_text(folder / REPORT, report_markdown(answer))
+        if text is None:
+            (folder / BEST_PLAN).unlink(missing_ok=True)
+        else:
+            write_text(folder / BEST_PLAN, text)
+    except OSError as failure:
+        raise StudyError(
+            f"{folder} cannot be written ({failure.strerror}); fix that and run the same command again"
+        ) from failure
+    return [folder / REPORT, *([folder / BEST_PLAN] if text is not None else [])]

@@ -1,0 +1,279 @@
+"""Studies of several shapes: each shape has a study of its own, and together they have one answer."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from sktune.core.codec import decoded, encoded
+from sktune.core.errors import StudyError
+from sktune.core.files import read_text, write_text
+from sktune.core.plan import Plan
+from sktune.core.printable import one_line
+from sktune.core.shapes import Shape
+from sktune.core.space import StartingPoint
+from sktune.study.result import SearchResult, stored_result
+from sktune.study.study import folder_name
+
+RECORD = "shapes.json"
+FORMAT = 1
+MAX_PLANS = 3
+"""Sets of more plans are not looked for: the program would have to be compiled with each."""
+REGRET = 0.01
+"""What the fewest plans may lose at each shape, by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What a shape's study is to try of the others' plans, decided once.
+
+    Attributes:
+        trials: that the study then has in all.
+        points: the plans to try, to verify and to compare there.
+    """
+
+    trials: int
+    points: tuple[StartingPoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeStudy:
+    """A shape, the name of its study, and what was decided for its last trials; None before that."""
+
+    shape: Shape
+    study: str
+    crossing: Crossing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShapesRecord:
+    """What is stored of a study of several shapes, beside the studies themselves.
+
+    Attributes:
+        studies: of the shapes, in the order in which they were given.
+        trials: for one shape, that the command asked for when the crossings were decided.
+        objective: ``sum`` or ``worst``; see ``ShapesResult.single``.
+        regret: share that the fewest plans may lose at each shape to its best one.
+        format: of the record.
+    """
+
+    studies: tuple[ShapeStudy, ...]
+    trials: int
+    objective: str = "sum"
+    regret: float = REGRET
+    format: int = FORMAT
+
+    def write(self, folder: Path) -> None:
+        """Write the record into the folder of the study of several shapes."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / RECORD, json.dumps(encoded(self), indent=1) + "\n")
+        except OSError as failure:
+            raise StudyError(f"{folder / RECORD} cannot be written ({failure.strerror}); fix that") from failure
+
+
+def read_record(folder: Path) -> ShapesRecord | None:
+    """Return the record in a folder; None if its study has a single shape.
+
+    Raises:
+        StudyError: it is damaged, or was made by a newer sktune.
+    """
+    path = folder / RECORD
+    if not path.exists():
+        return None
+    text = read_text(path, StudyError, "restore it, or name another study with --study")
+    try:
+        record = decoded(ShapesRecord, json.loads(text))
+    except (ValueError, ValidationError) as failure:
+        raise StudyError(
+            f"{path} cannot be read ({one_line(str(failure))}); restore it, or name another study with --study"
+        ) from failure
+    if record.format > FORMAT:
+        raise StudyError(f"{path} was made by a newer sktune; upgrade sktune, or name another study with --study")
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAtShapes:
+    """A plan, and the numbers of the shapes at which it is to be used, from 0."""
+
+    plan: Plan
+    shapes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ShapesResult:
+    """The answer of a study of several shapes, from the final comparisons of the shapes' studies.
+
+    Attributes:
+        study: its name.
+        folder: of its files.
+        record: what is stored of it.
+        results: of the shapes' studies, in their order.
+    """
+
+    study: str
+    folder: Path
+    record: ShapesRecord
+    results: Sequence[SearchResult] = field(repr=False)
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes."""
+        return tuple(each.shape for each in self.record.studies)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every shape has its verdict."""
+        return all(result.verdict is not None for result in self.results)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the figures come from a model of the device."""
+        return any(result.is_simulated for result in self.results)
+
+    @cached_property
+    def latencies_ms(self) -> Mapping[Plan, tuple[float, ...]]:
+        """Latency of each plan at each shape; infinite where it was not compared, or its bits were not verified.
+
+        The empty plan is that of the baseline.
+        """
+        by_shape = [latencies_of(result) for result in self.results]
+        plans = dict.fromkeys(plan for latencies in by_shape for plan in latencies)
+        return {plan: tuple(latencies.get(plan, math.inf) for latencies in by_shape) for plan in plans}
+
+    @cached_property
+    def best_ms(self) -> tuple[float, ...]:
+        """Latency of the best plan at each shape."""
+        return tuple(map(min, zip(*self.latencies_ms.values(), strict=True)))
+
+    def regrets(self, plan: Plan) -> tuple[float, ...]:
+        """Return what a plan loses at each shape to the best one there, as a share of that one's latency."""
+        return tuple(
+            latency / best - 1 for latency, best in zip(self.latencies_ms[plan], self.best_ms, strict=True)
+        )
+
+    @cached_property
+    def single(self) -> Plan:
+        """The best plan for all shapes.
+
+        By the objective, it has the least weighted sum of latencies, or the least of the largest regrets. The empty
+        plan if the baseline is best.
+        """
+        weights = [shape.weight for shape in self.shapes]
+        return best_single(self.latencies_ms, weights, self.record.objective)
+
+    @cached_property
+    def plans(self) -> tuple[PlanAtShapes, ...]:
+        """The fewest plans of which one loses at most ``record.regret`` at each shape, each with its shapes."""
+        weights = [shape.weight for shape in self.shapes]
+        chosen = fewest_plans(self.latencies_ms, weights, self.record.regret)
+        shapes: dict[Plan, list[int]] = {}
+        for number in range(len(self.shapes)):
+            shapes.setdefault(min(chosen, key=lambda plan: self.latencies_ms[plan][number]), []).append(number)
+        return tuple(PlanAtShapes(plan, tuple(numbers)) for plan, numbers in shapes.items())
+
+    def plan_at(self, number: int) -> Plan:
+        """Return the plan to use at a shape."""
+        return next(each.plan for each in self.plans if number in each.shapes)
+
+    def trial_of(self, number: int, plan: Plan) -> int | None:
+        """Return the number of the trial that a plan has in a shape's final comparison; None for the baseline."""
+        return next((int(name) for name, compared in compared_plans(self.results[number]) if compared == plan), None)
+
+
+def best_single(latencies_ms: Mapping[Plan, Sequence[float]], weights: Sequence[float], objective: str) -> Plan:
+    """Return the plan with the least weighted sum of latencies, or with the least of the worst regrets.
+
+    Of equals the simplest; there must be one plan that works at all shapes, which the empty one does.
+    """
+    best = list(map(min, zip(*latencies_ms.values(), strict=True)))
+
+    def worth(plan: Plan) -> float:
+        latencies = latencies_ms[plan]
+        if objective == "worst":
+            return max(latency / least for latency, least in zip(latencies, best, strict=True))
+        return sum(weight * latency for weight, latency in zip(weights, latencies, strict=True))
+
+    return min(latencies_ms, key=lambda plan: (worth(plan), plan.complexity))
+
+
+def fewest_plans(
+    latencies_ms: Mapping[Plan, Sequence[float]], weights: Sequence[float], regret: float
+) -> tuple[Plan, ...]:
+    """Return the fewest plans of which one loses at most ``regret`` at each shape to the best plan there.
+
+    Of sets with as many plans, the one with the least weighted sum of latencies. Beyond ``MAX_PLANS`` a plan is added
+    for the shape that gains most by its own best one, until the regret holds.
+    """
+    shapes = range(len(weights))
+    best = list(map(min, zip(*latencies_ms.values(), strict=True)))
+
+    def latency(chosen: Sequence[Plan], shape: int) -> float:
+        return min(latencies_ms[plan][shape] for plan in chosen)
+
+    def holds(chosen: Sequence[Plan]) -> bool:
+        return all(latency(chosen, shape) <= (1 + regret) * best[shape] for shape in shapes)
+
+    def worth(chosen: Sequence[Plan]) -> float:
+        return sum(weights[shape] * latency(chosen, shape) for shape in shapes)
+
+    useful = [plan for plan in latencies_ms if any(latency([plan], shape) <= (1 + regret) * best[shape] for shape in shapes)]
+    for count in range(1, min(MAX_PLANS, len(shapes)) + 1):
+        if holding := [chosen for chosen in combinations(useful, count) if holds(chosen)]:
+            return min(holding, key=lambda chosen: (worth(chosen), [plan.complexity for plan in chosen]))
+    chosen = [best_single(latencies_ms, weights, "sum")]
+    while not holds(chosen):
+        worst = max(shapes, key=lambda shape: latency(chosen, shape) / best[shape])
+        chosen.append(min(useful, key=lambda plan: (latencies_ms[plan][worst], plan.complexity)))
+    return tuple(chosen)
+
+
+def compared_plans(result: SearchResult) -> list[tuple[str, Plan]]:
+    """Return the plans of a final comparison by the names of their rows."""
+    plans = {str(record.number): record.judged_plan for record in result.trials}
+    return [(row.name, plans[row.name]) for row in result.final if row.name in plans]
+
+
+def latencies_of(result: SearchResult) -> dict[Plan, float]:
+    """Return the latency of each plan that may be used at a shape: compared there, with bits that were verified."""
+    if result.baseline_ms is None:
+        return {Plan(): 1.0}
+    latencies = {Plan(): result.baseline_ms}
+    rows = {row.name: row for row in result.final}
+    for name, plan in compared_plans(result):
+        speedup = result.final_speedup(rows[name])
+        if speedup and rows[name].bit_identical is not False and _is_verified(result, int(name)):
+            latencies[plan] = min(latencies.get(plan, math.inf), result.baseline_ms / speedup.ratio)
+    if result.winner and result.winner.plan not in latencies:  # without a final comparison
+        latencies[result.winner.plan] = result.baseline_ms / result.winner.speedup.ratio
+    return latencies
+
+
+def _is_verified(result: SearchResult, number: int) -> bool:
+    if not result.is_verified or result.usage.is_own_program:  # a program's runs are verified in each trial
+        return True
+    return str(number) in result.facts.verifications and result.facts.verifications[str(number)].is_identical
+
+
+def stored_shapes(name: str, runs: Path, storage: str | None = None) -> ShapesResult | None:
+    """Return the answer of the study ``name``; None if it has a single shape.
+
+    Raises:
+        StudyError: it, or the study of one of its shapes, cannot be read.
+    """
+    folder = runs / folder_name(name)
+    if (record := read_record(folder)) is None:
+        return None
+    return ShapesResult(name, folder, record, [stored_result(each.study, runs, storage) for each in record.studies])
+
+
+def with_crossing(record: ShapesRecord, study: str, crossing: Crossing) -> ShapesRecord:
+    """Return the record with what was decided for a shape."""
+    studies = (replace(each, crossing=crossing) if each.study == study else each for each in record.studies)
+    return replace(record, studies=tuple(studies))

@@ -1,0 +1,264 @@
+"""Searches for several shapes: ``--shapes``.
+
+Each shape has a study of its own: its baseline, its bits, its figures. The search goes through them twice. First the
+shape that counts most is searched with half of the trials, and each other one with a few, which learn from the shapes
+before. Then the plans that may be the answer for several shapes are tried where they have not been, and each shape has
+its final comparison, in which they take part.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sktune.core.errors import BadInputError, StudyError
+from sktune.core.events.base import Event
+from sktune.core.plan import Plan
+from sktune.core.shapes import Shape, fields_of_shape
+from sktune.core.space import StartingPoint
+from sktune.samplers import find_strategy
+from sktune.samplers.partition import PartitionSampler
+from sktune.study.records import feasible
+from sktune.study.result import SearchResult
+from sktune.study.shapes import (
+    REGRET,
+    Crossing,
+    ShapesRecord,
+    ShapesResult,
+    ShapeStudy,
+    best_single,
+    fewest_plans,
+    read_record,
+    with_crossing,
+)
+from sktune.study.storage import DATABASE
+from sktune.study.stored_space import space_of
+from sktune.study.study import folder_name
+from sktune.tuning import loop
+from sktune.tuning.request import DEFAULT_TRIALS, Request
+
+MOST_TRIALS = 1.5
+"""Trials at all shapes together, in those that one shape would get."""
+FIRST_SHARE, OTHERS_SHARE = 0.5, 0.5
+"""Of the trials for one shape: those of the first shape, and those of all others together; the rest are crossings."""
+MIN_TRIALS = 3
+"""At each other shape."""
+MAX_SOURCES = 3
+"""Shapes that another one learns from, the nearest ones: each of them takes time at every proposal."""
+SINGLES = 3
+"""Plans that are tried at all shapes, as the single plan, if there are trials for them."""
+
+ShapeListener = Callable[[str, Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """Trials of the first shape, of each other one, and of all crossings together."""
+
+    first: int
+    other: int
+    crossings: int
+
+    @classmethod
+    def of(cls, trials: int, shapes: int) -> "Allotment":
+        """Return how ``trials``, the number for one shape, and half as many again are divided."""
+        if shapes == 1:
+            return cls(trials, 0, 0)
+        first = max(1, math.ceil(FIRST_SHARE * trials))
+        other = max(MIN_TRIALS, int(OTHERS_SHARE * trials) // (shapes - 1))
+        return cls(first, other, max(shapes, int(MOST_TRIALS * trials) - first - other * (shapes - 1)))
+
+
+def search(
+    request: Request, listener: ShapeListener = lambda study, event: None, began_s: float | None = None
+) -> ShapesResult:
+    """Search for all shapes of a request, or continue.
+
+    Args:
+        request: with ``shapes``.
+        listener: called with the name of a shape's study, and each event of its search.
+        began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
+
+    Raises:
+        SktuneError: as ``loop.run``, at any of the shapes.
+    """
+    shapes = request.shapes or ()
+    name = request.study or _at(request, shapes[0], "").target()[0].study_name
+    folder = request.runs / folder_name(name)
+    record = _record(request, name)
+    requests = {shape: _at(request, shape, f"{name}.{shape.suffix}") for shape in shapes}
+    run = partial(_run, listener, time.monotonic() if began_s is None else began_s)
+    allotment = Allotment.of(record.trials, len(shapes))
+    learns = find_strategy(request.strategy).learns
+    order = in_order(shapes)
+    results: dict[Shape, SearchResult] = {}
+    for number, shape in enumerate(order):
+        sources = [other for other in results if any(one.outcome and one.outcome.speedup for one in results[other].trials)]
+        sources.sort(key=shape.distance)
+        names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
+        results[shape] = run(
+            replace(
+                requests[shape],
+                trials=allotment.other if number else allotment.first,
+                learn_from=(*request.learn_from, *names),
+                time_budget_s=_share(request, FIRST_SHARE * (number + 1) / len(shapes)),
+                compares=len(shapes) == 1,
+            )
+        )
+    if len(shapes) > 1 and any(each.crossing is None for each in record.studies):
+        for shape, crossing in _crossings(results, record, allotment.crossings, request.seed).items():
+            record = with_crossing(record, requests[shape].study or "", crossing)
+    record.write(folder)
+    for number, each in enumerate(record.studies):
+        if each.crossing:
+            results[each.shape] = run(
+                replace(
+                    requests[each.shape],
+                    trials=each.crossing.trials,
+                    points=each.crossing.points,
+                    until=None,
+                    until_converged=False,
+                    time_budget_s=_share(request, FIRST_SHARE + (1 - FIRST_SHARE) * (number + 1) / len(shapes)),
+                )
+            )
+    from sktune.reports import shapes as reports  # a search goes without reports until it ends
+
+    answer = ShapesResult(name, folder, record, [results[each.shape] for each in record.studies])
+    reports.write(answer)
+    return answer
+
+
+def _at(request: Request, shape: Shape, study: str) -> Request:
+    """Return the request for one shape."""
+    alone = replace(request, shapes=None, objective="sum", regret=None, study=study or None)
+    return replace(alone, **fields_of_shape(shape))
+
+
+def _run(listener: ShapeListener, began_s: float, request: Request) -> SearchResult:
+    return loop.run(request, partial(listener, request.study or ""), began_s)
+
+
+def _share(request: Request, share: float) -> float | None:
+    return request.time_budget_s and share * request.time_budget_s
+
+
+def _record(request: Request, name: str) -> ShapesRecord:
+    """Return the record to go on with, as the request has it.
+
+    Raises:
+        BadInputError: a study with the name has a single shape, or other ones.
+    """
+    folder = request.runs / folder_name(name)
+    if any(folder.glob(f"{DATABASE}*")):
+        raise BadInputError(f"study {name!r} has a single shape; name another one with --study")
+    shapes, stored = request.shapes or (), read_record(folder)
+    trials = request.trials or (stored.trials if stored else DEFAULT_TRIALS)
+    if stored and {each.shape.suffix for each in stored.studies} != {shape.suffix for shape in shapes}:
+        names = ", ".join(each.shape.name for each in stored.studies)
+        raise BadInputError(f"study {name!r} is of the shapes {names}; give them again, or name another with --study")
+    known = {each.shape: each.crossing for each in stored.studies} if stored and stored.trials == trials else {}
+    studies = tuple(ShapeStudy(shape, f"{name}.{shape.suffix}", known.get(shape)) for shape in shapes)
+    return ShapesRecord(studies, trials, request.objective, request.regret or REGRET)
+
+
+def in_order(shapes: Sequence[Shape]) -> list[Shape]:
+    """Return the shape that counts most, of equals the first, and then whichever is nearest to one before it."""
+    left = list(shapes)
+    ordered = [max(left, key=lambda shape: shape.weight)]
+    left.remove(ordered[0])
+    while left:
+        nearest = min(left, key=lambda shape: min(map(shape.distance, ordered)))
+        left.remove(nearest)
+        ordered.append(nearest)
+    return ordered
+
+
+def _crossings(
+    results: Mapping[Shape, SearchResult], record: ShapesRecord, most: int, seed: int
+) -> dict[Shape, Crossing]:
+    """Decide which plans each shape still has to try, from what the studies expect of all plans that have worked."""
+    points: dict[Plan, StartingPoint] = {}
+    for shape, result in results.items():
+        for one in feasible(result.trials):
+            points.setdefault(one.plan, StartingPoint(f"of {shape.name}", one.values))
+    plans, shapes = list(points), [each.shape for each in record.studies]
+    expected_ms: dict[Plan, list[float]] = {plan: [] for plan in (Plan(), *plans)}
+    digests = set()
+    for shape in shapes:
+        result = results[shape]
+        space = space_of(result.facts, result.history)
+        if space is None:
+            raise StudyError(f"study {result.study!r} has no trial; run the same command again with more time")
+        digests.add(space.digest)
+        tried = {one.plan for one in result.trials}
+        failed = tried - {one.plan for one in feasible(result.trials)}
+        saved = PartitionSampler(space, seed).promise(result.history, plans) if plans else ()
+        baseline_ms = result.facts.baseline_ms or 1.0
+        expected_ms[Plan()].append(baseline_ms)
+        for plan, share in zip(plans, saved, strict=True):
+            expected_ms[plan].append(math.inf if plan in failed else baseline_ms * (1 - share))
+    if len(digests) > 1:
+        raise StudyError("the model has other units or options at some of the shapes; search for these on their own")
+    measured = [{one.plan for one in feasible(results[shape].trials)} for shape in shapes]
+    wanted = plans_to_cross(
+        expected_ms, measured, [shape.weight for shape in shapes], record.objective, record.regret, most
+    )
+    return {
+        shape: Crossing(
+            len(results[shape].trials) + len(set(chosen) - known), tuple(points[plan] for plan in chosen)
+        )
+        for shape, chosen, known in zip(shapes, wanted, measured, strict=True)
+    }
+
+
+def plans_to_cross(
+    expected_ms: Mapping[Plan, Sequence[float]],
+    measured: Sequence[set[Plan]],
+    weights: Sequence[float],
+    objective: str,
+    regret: float,
+    most: int,
+) -> list[list[Plan]]:
+    """Return the plans that each shape has to compare.
+
+    Args:
+        expected_ms: latency of each plan at each shape; infinite where it cannot work.
+        measured: the plans that have been measured, by shape.
+        weights: of the shapes.
+        objective, regret: see ``ShapesRecord``.
+        most: trials that this may take.
+    """
+    everywhere = range(len(weights))
+    wanted: list[list[Plan]] = [[] for _ in weights]
+    left = most
+
+    def want(plan: Plan, shapes: Sequence[int]) -> None:
+        """Have a plan compared at all of some shapes, or at none if there are not enough trials."""
+        nonlocal left
+        missing = [shape for shape in shapes if plan not in measured[shape] and plan not in wanted[shape]]
+        if plan.is_baseline or len(missing) > left:
+            return
+        left -= len(missing)
+        for shape in shapes:
+            if plan not in wanted[shape]:
+                wanted[shape].append(plan)
+
+    best_ms = list(map(min, zip(*expected_ms.values(), strict=True)))
+    others = {plan: latencies for plan, latencies in expected_ms.items() if all(map(math.isfinite, latencies))}
+    singles: list[Plan] = []
+    while others and len(singles) < SINGLES:
+        singles.append(best_single(others, weights, objective))
+        del others[singles[-1]]
+    chosen = fewest_plans(expected_ms, weights, regret)
+    for plan in singles[:1]:
+        want(plan, everywhere)
+    for shape in everywhere:
+        want(min(chosen, key=lambda plan: expected_ms[plan][shape]), [shape])
+        want(min(expected_ms, key=lambda plan: expected_ms[plan][shape]), [shape])
+    for plan in singles[1:]:
+        want(plan, everywhere)
+    for plan in chosen:
+        want(plan, [shape for shape in everywhere if expected_ms[plan][shape] <= (1 + 2 * regret) * best_ms[shape]])
+    return wanted
+
