@@ -7,6 +7,7 @@ sktune.apply(model, result.best_plan)
 
 import importlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,10 @@ from sktune.core.scope_flavour import ScopeFlavour
 if TYPE_CHECKING:
     from torch import nn
 
+    from sktune.backends.info import BackendInfo
+    from sktune.core.delivery import ExpectedCode
     from sktune.core.plan import Plan, Scope
-    from sktune.core.plan_file import read_plan
+    from sktune.core.plan_file import PlanFile, read_plan
     from sktune.study.result import SearchResult
     from sktune.targets.base import Target
     from sktune.targets.marks import MarkedModel
@@ -40,7 +43,12 @@ __all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "l
 
 
 def apply(
-    module: "nn.Module", plan: "Plan | Path | str", backend: str | None = None, *, strict: bool = False
+    module: "nn.Module",
+    plan: "Plan | Path | str",
+    backend: str | None = None,
+    *,
+    strict: bool = False,
+    shape: str | None = None,
 ) -> "MarkedModel":
     """Put a plan's scopes on ``module``, before its decode step is compiled.
 
@@ -52,6 +60,9 @@ def apply(
         strict: refuse to run any code but that verified and delivered with the plan file: an error says which scope
             would run other code, at the latest when its first decode step runs. Without it, differences are logged as
             warnings, and what is not compiled runs as it is.
+        shape: of a plan file with several shapes the one to use, such as ``batch=8 context=1024``. Without it, each
+            step that is compiled with the backend ``sktune`` gets the plan of its own shape; at a shape at which none
+            was verified the single plan for all shapes with a warning, or with ``strict`` an error.
 
     Returns:
         the marks; ``detach()`` removes them.
@@ -63,36 +74,41 @@ def apply(
     """
     from sktune.backends import all_backends
     from sktune.backends.this_machine import NOT_INSTALLED, package_version
-    from sktune.core.delivery import ExpectedCode
     from sktune.core.plan import Plan
     from sktune.core.plan_file import read_plan_file
+    from sktune.targets.by_shape import ShapedPlans
     from sktune.targets.marks import attach, scope_maker
     from sktune.targets.strict import StrictPlan
 
-    path, artifacts, found_with = Path(), None, ""
-    delivered: dict[str, ExpectedCode] = {}
+    path, file, found_with = Path(), None, ""
     if not isinstance(plan, Plan):
         path, file = Path(plan), read_plan_file(plan)
+        file = file.at(file.entry_of(shape, str(path))) if shape is not None else file
         plan, backend = file.to_plan(), backend or file.backend
-        artifacts, found_with = file.artifacts, file.found_with.get("torch_npu", "")
+        found_with = file.found_with.get("torch_npu", "")
+    elif shape is not None:
+        raise PlanError("a shape is chosen from a plan file; leave shape out, or give the file")
     compiling = {info.name: info for info in all_backends() if not info.is_simulated}
     backend = backend or ScopeFlavour.REGION
     if backend not in compiling:
         raise PlanError(f"there is no compiling backend {backend!r}{nearest(backend, compiling)}")
     info = compiling[backend]
-    if artifacts and info.artifact_installer:
-        if problem := info.install(path.parent / artifacts.folder, artifacts.delivery(), strict=strict):
-            logger.warning("%s; its scopes are compiled again", problem)
-        delivered = {label: ExpectedCode(digest, strict) for label, digest in artifacts.code.items()}
-    if strict and not delivered:
+    codes = [_installed(info, path, alone, strict=strict) for _, alone in file.alone] if file else [{}]
+    if strict and not any(codes):
         raise PlanError(
             "strict=True needs a plan that comes with compiled code, and this one does not; leave strict out"
         )
-    labels = {scope.label for scope in plan.scopes}
-    if strict and (unverified := labels ^ delivered.keys()):
-        raise PlanError(
-            f"scope {min(unverified)} is not in both the plan and its verified code; use the file as it was written"
-        )
+    for (_, alone), code in zip(file.alone, codes, strict=True) if strict and file else ():
+        _check_strict(alone.to_plan(), code)
+    if file and file.shapes:
+        if info.scope_flavour is not ScopeFlavour.REGION:
+            raise PlanError(
+                f"{path} has plans for several shapes, and only steps that sktune compiles itself tell their shape; give "
+                f"shape={file.shapes[0].name!r} or another one, or start the program with python -m sktune.launch"
+            )
+        return ShapedPlans(module, file, codes, strict=strict)
+    [delivered] = codes
+    artifacts = file.artifacts if file else None
     info.options.check_step(plan)
     installed = package_version("torch_npu")
     if info.runs_superkernels and found_with not in ("", NOT_INSTALLED, installed):
@@ -102,6 +118,25 @@ def apply(
         assert artifacts is not None
         StrictPlan(marks, artifacts.calls)
     return marks
+
+
+def _check_strict(plan: "Plan", code: "Mapping[str, ExpectedCode]") -> None:
+    """Raise ``PlanError`` unless each scope of a plan has verified code."""
+    if unverified := {scope.label for scope in plan.scopes} ^ code.keys():
+        raise PlanError(
+            f"scope {min(unverified)} is not in both the plan and its verified code; use the file as it was written"
+        )
+
+
+def _installed(info: "BackendInfo", path: Path, file: "PlanFile", *, strict: bool) -> "dict[str, ExpectedCode]":
+    """Load the compiled code of a plan file, and return what its scopes should compile to, by label."""
+    from sktune.core.delivery import ExpectedCode
+
+    if not (file.artifacts and info.artifact_installer):
+        return {}
+    if problem := info.install(path.parent / file.artifacts.folder, file.artifacts.delivery(), strict=strict):
+        logger.warning("%s; its scopes are compiled again", problem)
+    return {label: ExpectedCode(digest, strict) for label, digest in file.artifacts.code.items()}
 
 
 def __getattr__(name: str) -> Any:

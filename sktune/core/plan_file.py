@@ -128,6 +128,19 @@ class PlanFile(Document):
         names = ("plan", "decode", "artifacts", "target", "evidence")
         return self.model_copy(update={name: getattr(entry, name) for name in names} | {"shapes": []})
 
+    def entry_of(self, shape: str, source: str) -> ShapeEntry:
+        """Return the entry of a shape by its name; ``source`` names the file in the message.
+
+        Raises:
+            PlanError: there is none.
+        """
+        wanted = set(shape.replace(",", " ").split())
+        for entry in self.shapes:
+            if set(entry.name.split()) == wanted:
+                return entry
+        names = ", ".join(entry.name for entry in self.shapes) or "none: it is for a single one"
+        raise PlanError(f"{source} has no plan for the shape {shape!r}; its shapes: {names}")
+
     @property
     def alone(self) -> list[tuple[str, "PlanFile"]]:
         """The plans in the file, each as a file of its own, with the name of its shape; empty if it is for all."""

@@ -7,14 +7,14 @@ compilation, with the shapes of a decode step. A prefill has others, and is left
 """
 
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from sktune.core.errors import PlanError
-from sktune.program.sktune_program.torch_private import tree_leaves
+from sktune.program.sktune_program.inductor.marks import described_tensors, tensors_of_call
 from sktune.targets.marks import MarkedModel
 
 _active: "weakref.WeakSet[StrictPlan]" = weakref.WeakSet()
@@ -48,8 +48,10 @@ class StrictPlan:
         return refuse
 
 
-def check_graph(labels: Collection[str]) -> None:
+def check_graph(labels: Collection[str], calls: Collection[str] = ()) -> None:
     """Compare the scopes of a graph that is being compiled with those of the strict plans in this process.
+
+    A graph with ``calls`` that are noted is that of one shape of several, whose plan may be the baseline.
 
     Raises:
         PlanError: the graph lacks scopes of a plan.
@@ -57,7 +59,7 @@ def check_graph(labels: Collection[str]) -> None:
     plans = [plan for plan in _active if not plan.is_compiled]
     for plan in plans:
         missing = plan.labels.difference(labels)
-        if missing and (len(missing) < len(plan.labels) or not labels):
+        if missing and (len(missing) < len(plan.labels) or not (labels or calls)):
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             raise PlanError(
                 f"the compiled step does not contain scope {min(missing)}{more}; compile the step of the model "
@@ -90,10 +92,4 @@ def recorded_calls(module: nn.Module, units: Mapping[str, str], run: Callable[[]
 
 def described_call(arguments: Any, keywords: Mapping[str, Any]) -> str:
     """Return the types and shapes of a call's tensors."""
-    return described_tensors(tree_leaves((arguments, [keywords[name] for name in sorted(keywords)])))
-
-
-def described_tensors(values: Sequence[Any]) -> str:
-    """Return the types and shapes of the tensors among values."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    return " ".join(f"{value.dtype}{list(value.shape)}".removeprefix("torch.") for value in tensors)
+    return described_tensors(tensors_of_call(arguments, keywords))

@@ -63,6 +63,7 @@ from sktune.program.sktune_program.torch_private import (
 from sktune.targets.base import Inputs, Snapshot, Target
 from sktune.targets.marks import attach_each
 from sktune.targets.state import HeldTensors, complete_state, reachable, readable, replaced_error
+from sktune.targets.by_shape import scopes_of_shape
 from sktune.targets.strict import check_graph, recorded_calls
 
 logger = logging.getLogger(__name__)
@@ -365,8 +366,8 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
     attached to a model.
     """
     marked = strip_marks(graph_module)
-    check_graph(marked.spans.keys())
-    return compile_scopes(marked, example_inputs)
+    check_graph(marked.spans.keys(), marked.calls)
+    return compile_scopes(scopes_of_shape(marked), example_inputs)
 
 
 def captured_work(marked: MarkedGraph, layout: Layout) -> Layout:

@@ -106,6 +106,13 @@ class MarkedModel:
         self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         self._tables.append(module._forward_pre_hooks)  # noqa: SLF001 - no public way to pause hooks
 
+    def absorb(self, other: MarkedModel) -> None:
+        """Take over the marks of another one on the same tree, whose labels differ."""
+        self.first_units |= other.first_units
+        self._handles += other._handles
+        self._tables += other._tables
+        other._handles, other._tables = [], []
+
     def detach(self) -> None:
         """Remove every mark. Calling it again changes nothing."""
         self.resume()
@@ -136,7 +143,7 @@ def attach(module: nn.Module, scopes: Sequence[MarkedScope], make_scope: MakeSco
         PlanError: a scope names a unit that the module lacks.
     """
     modules = dict(module.named_modules())
-    paths = _fit_names(list(dict.fromkeys(name for scope in scopes for name in (scope.first, scope.last))), modules)
+    paths = fit_names(list(dict.fromkeys(name for scope in scopes for name in (scope.first, scope.last))), modules)
     marked = MarkedModel()
     for scope in scopes:
         mark = make_scope(scope.label, dict(scope.options))
@@ -145,7 +152,7 @@ def attach(module: nn.Module, scopes: Sequence[MarkedScope], make_scope: MakeSco
     return marked
 
 
-def _fit_names(names: Sequence[str], modules: Mapping[str, nn.Module]) -> Mapping[str, str]:
+def fit_names(names: Sequence[str], modules: Mapping[str, nn.Module]) -> Mapping[str, str]:
     """Return the path of the module that each name stands for: without a prefix of all of them, or with one more."""
     if not names:
         return {}

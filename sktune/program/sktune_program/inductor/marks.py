@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ if not hasattr(torch.ops.sktune, "scope_enter"):  # a process may have this modu
     _library = torch.library.Library("sktune", "DEF")
     _library.define('scope_enter(str label, str options, str code="", bool is_strict=False) -> ()')
     _library.define("scope_exit(str label) -> ()")
+    _library.define("unit_called(str unit, Tensor[] values) -> ()")
+    _library.impl("unit_called", lambda unit, values: None, "CompositeExplicitAutograd")
+    torch.library.register_fake("sktune::unit_called", lambda unit, values: None)
     _library.impl("scope_enter", _entered, "CompositeExplicitAutograd")
     _library.impl("scope_exit", lambda label: None, "CompositeExplicitAutograd")
     torch.library.register_fake("sktune::scope_enter", lambda label, options, code="", is_strict=False: None)
@@ -32,8 +35,9 @@ if not hasattr(torch.ops.sktune, "scope_enter"):  # a process may have this modu
 
 scope_enter = torch.ops.sktune.scope_enter
 scope_exit = torch.ops.sktune.scope_exit
+unit_called = torch.ops.sktune.unit_called
 
-for _operator in (scope_enter, scope_exit):
+for _operator in (scope_enter, scope_exit, unit_called):
     # Without outputs, FX would remove them as dead code.
     torch.fx.node.has_side_effect(_operator)
     torch.fx.node.has_side_effect(_operator.default)
@@ -75,6 +79,41 @@ def read_mark(node: torch.fx.Node) -> Boundary | None:
         (label,) = (*node.args, *node.kwargs.values())
         return Boundary(False, str(label), {})
     return None
+
+
+def read_call(node: torch.fx.Node) -> tuple[str, str] | None:
+    """Return the unit whose call ``node`` notes, and the types and shapes of its tensors; None if it notes none."""
+    if node.target not in (unit_called, unit_called.default):
+        return None
+    unit, values = (*node.args, *node.kwargs.values())
+    return str(unit), described_tensors([value.meta.get("example_value") for value in values])
+
+
+def note_call(unit: str, arguments: Any, keywords: Mapping[str, Any]) -> None:
+    """Note in the graph that is being captured with which tensors a unit is called."""
+    if torch.compiler.is_compiling():
+        unit_called(unit, tensors_of_call(arguments, keywords))
+
+
+def tensors_of_call(arguments: Any, keywords: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors among a call's arguments, and in tuples, lists and dictionaries among them."""
+    tensors: list[torch.Tensor] = []
+    left = [keywords[name] for name in sorted(keywords, reverse=True)] + list(arguments)[::-1]
+    while left:
+        value = left.pop()
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif isinstance(value, (tuple, list)):
+            left += list(value)[::-1]
+        elif isinstance(value, dict):
+            left += list(value.values())[::-1]
+    return tensors
+
+
+def described_tensors(values: Sequence[Any]) -> str:
+    """Return the types and shapes of the tensors among values."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return " ".join(f"{value.dtype}{list(value.shape)}".replace("torch.", "", 1) for value in tensors)
 
 
 class InductorScope:

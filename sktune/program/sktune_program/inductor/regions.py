@@ -12,7 +12,7 @@ import operator
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -39,7 +39,7 @@ from .border import (
     separate_storages_meet,
 )
 from .expected_code import ExpectedCode
-from .marks import Boundary, read_mark
+from .marks import Boundary, read_call, read_mark
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,13 @@ class MarkedGraph:
         spans: those that were marked, by label.
         held: its last inputs, tensors that the captured graph held as attributes. Dynamo makes attributes of tensors
             with a guarded static address, which torch 2.8 guards unless told otherwise.
+        calls: types and shapes with which units were called, by the unit's name, as far as they were noted.
     """
 
     graph_module: fx.GraphModule
     spans: Mapping[str, GraphSpan]
     held: tuple[torch.Tensor, ...] = ()
+    calls: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,13 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
     held = _lift_attributes(graph, graph_module)
     starts: dict[str, tuple[int, Boundary]] = {}
     spans: dict[str, GraphSpan] = {}
+    calls: dict[str, str] = {}
     position = 0
     for node in list(graph.nodes):
+        if (called := read_call(node)) is not None:
+            calls.setdefault(*called)
+            graph.erase_node(node)
+            continue
         mark = read_mark(node)
         if mark is None:
             position += node.op not in ("placeholder", "output")
@@ -137,7 +144,7 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
         raise CompileError(
             f"scope {min(unclosed)!r} is never closed: its last unit does not run in this step; choose another"
         )
-    return MarkedGraph(fx.GraphModule(graph_module, graph), spans, held)
+    return MarkedGraph(fx.GraphModule(graph_module, graph), spans, held, calls)
 
 
 def _lift_attributes(graph: fx.Graph, owner: fx.GraphModule) -> tuple[torch.Tensor, ...]:
