@@ -103,8 +103,8 @@ def apply(
     if file and file.shapes:
         if info.scope_flavour is not ScopeFlavour.REGION:
             raise PlanError(
-                f"{path} has plans for several shapes, and only steps that sktune compiles itself tell their shape; give "
-                f"shape={file.shapes[0].name!r} or another one, or start the program with python -m sktune.launch"
+                f"{path} has plans for several shapes, and only steps that sktune compiles itself tell their shape; "
+                f"give shape={file.shapes[0].name!r} or another one, or start the program with python -m sktune.launch"
             )
         return ShapedPlans(module, file, codes, strict=strict)
     [delivered] = codes

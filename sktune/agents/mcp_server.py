@@ -43,16 +43,19 @@ from sktune.core.codec import encoded
 from sktune.core.errors import BadInputError, SktuneError, StorageError, StudyError, nearest
 from sktune.core.events.analysis import AnalysisFinished
 from sktune.core.events.lines import parse_event
-from sktune.core.events.search import StudyFinished
+from sktune.core.events.search import ShapesFinished, StudyFinished
 from sktune.core.events.studies import Incumbent
 from sktune.core.files import real_path
 from sktune.core.search_options import MODELS, OPTIONS, Opt, Taking, fields_of, taking
+from sktune.reports.shapes import finished_event
 from sktune.study.claims import is_held
 from sktune.study.result import stored_result
+from sktune.study.shapes import RECORD, stored_shapes
 from sktune.study.storage import DATABASE
 from sktune.study.study import folder_name, sqlite_url, study_names
 from sktune.targets import TargetSpec
 from sktune.tuning.request import Request
+from sktune.tuning.shapes import alone
 
 INSTRUCTIONS = """\
 sktune finds which SuperKernel scopes make a model's decode step fastest while every output bit stays the same.
@@ -201,10 +204,11 @@ class Tools:
         """Return what a search with these options is about, if this server may run its code there."""
         request = Request(**fields_of(options))
         self._allowed.check_address(request.address)
-        spec, _ = request.target()
-        self._allowed.check_target(spec)
+        specs = [each.target()[0] for each in alone(request)]
+        for spec in specs:
+            self._allowed.check_target(spec)
         self._allowed.check_strategy(request.strategy)
-        return spec
+        return specs[0]
 
     @_of_search("backend", "device", "scale", "space", "weights", "dtype", "batch", "context", "trust")
     def inspect(self, model: Annotated[str, Field(description=MODELS)], **given: Any) -> dict[str, Any]:
@@ -220,7 +224,8 @@ class Tools:
         Follow it with search_status. More trials, or another time_budget, continue a study that has ended.
         """
         spec = self._check(given)
-        return self._started("search", StudyFinished.event, given | {"study": given.get("study") or spec.study_name})
+        ends_with = ShapesFinished.event if given.get("shapes") else StudyFinished.event
+        return self._started("search", ends_with, given | {"study": given.get("study") or spec.study_name})
 
     @_of_search("recipe", "profile", "backend", "device", "scale", "trust")
     def analyze(
@@ -256,7 +261,7 @@ class Tools:
         With several workers also what each does, since when, why one was lost, and how many trials wait.
         """
         job = jobs.find_job(self._runs, name)
-        if job is None and not self._database(name).exists():
+        if job is None and name not in self._names():
             raise BadInputError(f"there is no study and no analysis {name!r}{nearest(name, self._names())}")
         if job and wait_s:
             job.wait(since, wait_s)
@@ -330,8 +335,11 @@ class Tools:
             if job.is_alive or not runs_in_shell:
                 state["state"] = str(reached)
                 state |= {"message": events[-1]["message"]} if events and "message" in events[-1] else {}
-        if self._database(name).exists():
+        if self._database(name).exists() or (self._runs / folder_name(name) / RECORD).exists():
             try:
+                if answer := stored_shapes(name, self._runs):
+                    told = finished_event(answer).to_dict()
+                    return state | {"result": {key: value for key, value in told.items() if key != "event"}}
                 result = stored_result(name, self._runs)
             except (StudyError, StorageError) as failure:
                 # A search that has just started may still be creating it.
@@ -348,6 +356,7 @@ class Tools:
     def _names(self) -> list[str]:
         """Return the names of all studies and analyses."""
         names = {job.name for job in jobs.all_jobs(self._runs)}
+        names |= {record.parent.name for record in self._runs.glob(f"*/{RECORD}")}
         for database in self._runs.glob(f"*/{DATABASE}"):
             try:
                 names.update(study_names(sqlite_url(database.parent)))

@@ -11,7 +11,7 @@ from rich.syntax import Syntax
 from sktune.cli import options as arg
 from sktune.cli.app import app, recipes
 from sktune.cli.terminal import Terminal, encodable
-from sktune.core.errors import BadInputError
+from sktune.core.errors import BadInputError, ExitCode
 from sktune.core.events.commands import PlanApplied, PlanUndone, RecipeWritten
 from sktune.core.events.lines import print_event
 from sktune.core.files import create_text
@@ -24,6 +24,9 @@ def apply(
     to: Annotated[Path, typer.Option("--to", help="The model's folder, with its modeling_*.py and its YAML.")],
     plan: Annotated[Path | None, typer.Argument(help="A best_plan.yaml; none with --undo.")] = None,
     yaml: Annotated[Path | None, typer.Option(help="The YAML to switch scopes on in, if there are several.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Of a plan for several shapes the one to write; by default the single plan.")
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Change the files; by default only show the diff.")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Restore the files.")] = False,
     json: arg.Json = False,
@@ -42,7 +45,8 @@ def apply(
         if json:
             print_event(PlanUndone(files=restored))
         return
-    change = source_change(read_plan_file(plan), to, yaml)
+    file = read_plan_file(plan)
+    change = source_change(file.at(file.entry_of(shape, str(plan))) if shape else file, to, yaml)
     if write:
         change.write()
     if not json:
@@ -108,6 +112,9 @@ def recheck(
     model: Annotated[
         str | None, typer.Option(help="Where the model is now: file.py:function, a folder, or a recipe.yaml.")
     ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Of a plan for several shapes the only one to check: 'batch=8 context=1024'.")
+    ] = None,
     json: arg.Json = False,
     **given: Any,
 ) -> None:
@@ -118,11 +125,14 @@ def recheck(
 
     people = Terminal(stderr=json)
     with people.status("") as status:
-        checked = run_recheck(RecheckRequest(plan, model, **fields_of(given)), status.update)
-    people.print(recheck_table(checked))
-    if json:
-        print_event(checked.event(plan))
-    raise typer.Exit(checked.verdict.exit_code)
+        answers = run_recheck(RecheckRequest(plan, model, shape=shape, **fields_of(given)), status.update)
+    for name, checked in answers:
+        if name:
+            people.print(escape(f"{name}:"), highlight=False)
+        people.print(recheck_table(checked))
+        if json:
+            print_event(checked.event(plan, name))
+    raise typer.Exit(max((checked.verdict.exit_code for _, checked in answers), default=ExitCode.DONE))
 
 
 @recipes.command("init")

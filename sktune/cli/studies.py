@@ -1,5 +1,6 @@
 """Commands that read studies: ``show``, ``report`` and ``compare``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +17,11 @@ from sktune.core.errors import BadInputError, SktuneError, StudyError
 from sktune.core.events.lines import print_event
 from sktune.core.events.studies import CompareFinished, ReportWritten, StudiesListed, StudyRow, StudyShown, WhyShown
 from sktune.core.files import real_path
-from sktune.reports import outputs
+from sktune.reports import outputs, shapes
+from sktune.reports.shapes import finished_event
 from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
+from sktune.study.shapes import ShapesResult, stored_shapes
 from sktune.study.stored_space import space_of
 from sktune.study.study import TuningStudy, sqlite_url
 
@@ -42,8 +45,17 @@ def show(
             raise BadInputError("--why explains one study; name it")
         studies(runs, storage, json)
         return
-    result = stored_result(study, runs, storage)
     console = Terminal(stderr=json)
+    if answer := stored_shapes(study, runs, storage):
+        from sktune.cli.views.shapes import shapes_view
+
+        if why:
+            raise BadInputError(f"--why explains the study of one shape: {_names(answer)}")
+        console.print(shapes_view(answer))
+        if json:
+            print_event(finished_event(answer))
+        return
+    result = stored_result(study, runs, storage)
     console.print(result_table(result))
     for line in worker_lines(result.workers):
         console.print(escape(line), highlight=False, soft_wrap=True)
@@ -126,19 +138,32 @@ def report(
     json: arg.Json = False,
 ) -> None:
     """Write a study's page, report, plan and trials again."""
-    result = stored_result(study, runs, storage)
     profiles = _profiles(profile, profile_after)
+    if answer := stored_shapes(study, runs, storage):
+        if profiles or trace:
+            raise BadInputError(f"profiles and --trace are of the study of one shape: {_names(answer)}")
+        _written(shapes.write(answer), json=json)
+        return
+    result = stored_result(study, runs, storage)
     from sktune.reports import dashboard  # with the figures
 
     files = outputs.write(result, result.folder, arg.chosen_language(language), profiles, trace=trace)
     if dashboard.is_installed():
         stored = TuningStudy.open(study, storage or sqlite_url(real_path(result.folder)), create=False)
         dashboard.publish(stored.optuna_study, result)
+    _written(files, json=json)
+
+
+def _written(files: Sequence[Path], *, json: bool) -> None:
     console = Terminal(stderr=json)
     for path in files:
         console.print(escape(str(path)), highlight=False)
     if json:
         print_event(ReportWritten(files=[str(path) for path in files]))
+
+
+def _names(answer: ShapesResult) -> str:
+    return ", ".join(result.study for result in answer.results)
 
 
 def _profiles(before: Path | None, after: Path | None) -> "tuple[Profile, ...]":
@@ -165,6 +190,9 @@ def compare(
     """Compare studies side by side: the best speedup after 5, 10, 20, ... trials."""
     from sktune.reports import comparison  # imports plotly
 
+    for study in studies:
+        if answer := stored_shapes(study, runs, storage):
+            raise BadInputError(f"{study} is of several shapes; compare the studies of one shape: {_names(answer)}")
     compared = comparison.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])
     picture = comparison.write_picture(compared, html, runs)
     console = Terminal(stderr=json)

@@ -85,11 +85,13 @@ def _of_text(text: str) -> tuple[Shape, ...]:
     sizes: dict[str, tuple[int, ...]] = {}
     for part in text.split():
         name, _, values = part.partition("=")
-        if name not in NAMES or name in sizes or not all(value.isdecimal() and int(value) for value in values.split(",")):
+        are_sizes = all(value.isdecimal() and int(value) for value in values.split(","))
+        if name not in NAMES or name in sizes or not are_sizes:
             raise BadInputError(f"--shapes must be such as {EXAMPLE}, or a YAML file; got {text!r}")
         sizes[name] = tuple(int(value) for value in values.split(","))
     combinations = product(*sizes.values())
-    return tuple(Shape(**dict(zip(sizes, values, strict=True))) for values in combinations)
+    given: list[dict[str, Any]] = [dict(zip(sizes, values, strict=True)) for values in combinations]
+    return tuple(Shape(**values) for values in given)
 
 
 def _of_file(path: Path) -> tuple[Shape, ...]:

@@ -79,18 +79,23 @@ def shapes_table(answer: ShapesResult) -> Table:
 def answer_lines(answer: ShapesResult) -> list[str]:
     """Return the answer in sentences."""
     if not answer.is_finished:
-        return ["Not every shape has its final comparison yet; run the same command again."]
+        done = ", ".join(
+            f"{shape.name} has {counted(len(result.trials), 'trial')}"
+            for shape, result in zip(answer.shapes, answer.results, strict=True)
+        )
+        return [f"Not every shape has its final comparison yet ({done}); run the same command again."]
     names = names_of(answer)
     single, regrets = answer.single, answer.regrets(answer.single)
     worst = max(range(len(regrets)), key=lambda number: regrets[number])
     least = "the least weighted sum of latencies" if answer.record.objective == "sum" else "the least worst regret"
+    most = f"{max(0.0, regrets[worst]):.1%} to the best plan of a shape (at {answer.shapes[worst].name})"
+    every = counted(len(regrets), "shape")
     lines = [
-        f'The best single plan for all {counted(len(regrets), "shape")}, by {least}, is "{names[single]}"; it loses at '
-        f"most {max(0.0, regrets[worst]):.1%} to the best plan of a shape (at {answer.shapes[worst].name})."
+        f'The best single plan for all {every}, by {least}, is "{names[single]}"; it loses at most {most}.',
     ]
     if len(answer.plans) == 1:
         lines.append(
-            f'One plan is within {answer.record.regret:.1%} of the best one at every shape: '
+            f"One plan is within {answer.record.regret:.1%} of the best one at every shape: "
             f'"{names[answer.plans[0].plan]}".'
         )
     else:
@@ -113,11 +118,12 @@ def finished_event(answer: ShapesResult) -> ShapesFinished:
     return ShapesFinished(
         study=answer.study,
         trials=sum(len(result.trials) for result in answer.results),
+        finished=answer.is_finished,
         objective=answer.record.objective,
         regret=answer.record.regret,
-        shapes=rows_of(answer),
-        plans=len(answer.plans),
-        bit_identical=None if answer.is_simulated else True,
+        shapes=rows_of(answer) if answer.is_finished else (),
+        plans=len(answer.plans) if answer.is_finished else 0,
+        bit_identical=True if answer.is_finished and not answer.is_simulated else None,
         simulated=answer.is_simulated,
         plan=str(answer.folder / BEST_PLAN) if has_plan else None,
     )
@@ -134,10 +140,7 @@ def report_markdown(answer: ShapesResult) -> str:
             f"# {one_line(answer.study)}: {counted(len(answer.shapes), 'shape')}",
             "",
             *[f"{line}\n" for line in answer_lines(answer)],
-            shapes_table(answer).markdown(),
-            "",
-            LOSS,
-            "",
+            *([shapes_table(answer).markdown(), "", LOSS, ""] if answer.is_finished else []),
             "## Studies of the shapes",
             "",
             *studies,
@@ -147,7 +150,9 @@ def report_markdown(answer: ShapesResult) -> str:
 
 
 def shapes_yaml(answer: ShapesResult) -> str | None:
-    """Return the plan file of all shapes; None if the baseline is the answer everywhere."""
+    """Return the plan file of all shapes; None if the baseline is the answer everywhere, or there is none yet."""
+    if not answer.is_finished:
+        return None
     if answer.single.is_baseline and all(each.plan.is_baseline for each in answer.plans):
         return None
     first = answer.results[0]
@@ -165,6 +170,7 @@ def shapes_yaml(answer: ShapesResult) -> str | None:
         scope_flavour(first),
         layers_of(first.facts.layout) if first.facts.layout else 0,
         first.facts.decode and {"function": first.facts.decode["function"]},
+        target=None if first.is_simulated else first.facts.target,
         shapes=entries,
     )
 
@@ -209,7 +215,7 @@ def write(answer: ShapesResult) -> list[Path]:
     """
     text, folder = shapes_yaml(answer), answer.folder
     try:
-        for number, shape in enumerate(answer.shapes):
+        for number, shape in enumerate(answer.shapes if text else ()):
             to = folder / artifacts_of(shape.suffix)
             shutil.rmtree(to, ignore_errors=True)
             if stored := _delivery(answer, number, answer.plan_at(number)):

@@ -127,6 +127,12 @@ def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
     plan, notes = plan_file.to_plan(), []
     if verified := plan_file.evidence.get("verified"):
         notes.append(f"bits of the plan compared with its baseline: {verified}")
+    if plan_file.shapes:
+        notes.append(
+            f"the file has plans for {len(plan_file.shapes)} shapes, and a source does not know its shape before it "
+            "runs: this is the best single plan for all of them; --shape takes that of one, and sktune.launch chooses "
+            "by itself"
+        )
     if not plan.scopes:
         raise PlanError("the plan has no scopes, so there is nothing to apply; give a plan with scopes")
     if plan_file.layers is None:

@@ -154,9 +154,7 @@ class ShapesResult:
 
     def regrets(self, plan: Plan) -> tuple[float, ...]:
         """Return what a plan loses at each shape to the best one there, as a share of that one's latency."""
-        return tuple(
-            latency / best - 1 for latency, best in zip(self.latencies_ms[plan], self.best_ms, strict=True)
-        )
+        return tuple(latency / best - 1 for latency, best in zip(self.latencies_ms[plan], self.best_ms, strict=True))
 
     @cached_property
     def single(self) -> Plan:
@@ -192,13 +190,13 @@ def best_single(latencies_ms: Mapping[Plan, Sequence[float]], weights: Sequence[
 
     Of equals the simplest; there must be one plan that works at all shapes, which the empty one does.
     """
-    best = list(map(min, zip(*latencies_ms.values(), strict=True)))
+    best: list[float] = list(map(min, zip(*latencies_ms.values(), strict=True)))
 
     def worth(plan: Plan) -> float:
         latencies = latencies_ms[plan]
         if objective == "worst":
             return max(latency / least for latency, least in zip(latencies, best, strict=True))
-        return sum(weight * latency for weight, latency in zip(weights, latencies, strict=True))
+        return float(sum(weight * latency for weight, latency in zip(weights, latencies, strict=True)))
 
     return min(latencies_ms, key=lambda plan: (worth(plan), plan.complexity))
 
@@ -212,18 +210,23 @@ def fewest_plans(
     for the shape that gains most by its own best one, until the regret holds.
     """
     shapes = range(len(weights))
-    best = list(map(min, zip(*latencies_ms.values(), strict=True)))
+    best: list[float] = list(map(min, zip(*latencies_ms.values(), strict=True)))
+    limits = [(1 + regret) * least for least in best]
 
     def latency(chosen: Sequence[Plan], shape: int) -> float:
         return min(latencies_ms[plan][shape] for plan in chosen)
 
     def holds(chosen: Sequence[Plan]) -> bool:
-        return all(latency(chosen, shape) <= (1 + regret) * best[shape] for shape in shapes)
+        return all(latency(chosen, shape) <= limits[shape] for shape in shapes)
 
     def worth(chosen: Sequence[Plan]) -> float:
         return sum(weights[shape] * latency(chosen, shape) for shape in shapes)
 
-    useful = [plan for plan in latencies_ms if any(latency([plan], shape) <= (1 + regret) * best[shape] for shape in shapes)]
+    useful = [
+        plan
+        for plan, latencies in latencies_ms.items()
+        if any(one <= limit for one, limit in zip(latencies, limits, strict=True))
+    ]
     for count in range(1, min(MAX_PLANS, len(shapes)) + 1):
         if holding := [chosen for chosen in combinations(useful, count) if holds(chosen)]:
             return min(holding, key=lambda chosen: (worth(chosen), [plan.complexity for plan in chosen]))

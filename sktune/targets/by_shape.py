@@ -134,7 +134,7 @@ class ShapedPlans(MarkedModel):
 
     def _noting(self, unit: str) -> Callable[[nn.Module, Any, Any], None]:
         def note(module: nn.Module, arguments: Any, keywords: Any, owner: ShapedPlans = self) -> None:  # noqa: ARG001
-            """Note a call; as its ``owner``, the plans live as long as the model, whether the user holds them or not."""
+            """Note a call; their ``owner`` keeps the plans as long as the model lives."""
             note_call(unit, arguments, keywords)
 
         return note

@@ -104,9 +104,7 @@ class Finals:
         references = not is_short and self._traits.has_references
         wanted = {space.plan(point.values) for point in self._request.points}
         asked = [record for record in feasible(self._study.records()) if record.plan in wanted]
-        candidates = [
-            record for record in without_twins(self._study.best_first(space)) if record.plan not in wanted
-        ]
+        candidates = [record for record in without_twins(self._study.best_first(space)) if record.plan not in wanted]
         most = finalists if is_short else self._traits.max_shortlisted
         numbers = [record.number for record in (*asked, *candidates[:most])]
         self._emit(FinalStarted(simulated=not self._traits.measures_time, qualifiers=numbers, references=references))

@@ -51,6 +51,7 @@ from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.leases import Leases
 from sktune.study.result import SearchResult, result_of
+from sktune.study.shapes import read_record
 from sktune.study.storage import DATABASE
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
@@ -210,6 +211,8 @@ def run(
     strategy = find_strategy(request.strategy)
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
+    if read_record(folder):
+        raise BadInputError(f"study {name!r} is of several shapes; give --shapes, or name another with --study")
     if request.learn_from and not strategy.learns:
         raise BadInputError(f"--learn-from is for the strategy partition; {strategy.name} cannot use it")
     if request.learn_from and not folder.exists():  # a study that exists has taken what it learns from

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, BadInputError, ExitCode, PlanError, TargetError
+from sktune.core.events.base import ABSENT
 from sktune.core.events.commands import Rechecked
 from sktune.core.files import real_path
 from sktune.core.outcome import Speedup
@@ -67,8 +68,8 @@ class Recheck:
     verification: Verification
     speedup: Speedup | None = None
 
-    def event(self, plan: Path) -> Rechecked:
-        """Return the event that tells it; ``plan`` is the file."""
+    def event(self, plan: Path, shape: str = "") -> Rechecked:
+        """Return the event that tells it; ``plan`` is the file, and ``shape`` whose plan it is if it has several."""
         speedup = self.speedup
         return Rechecked(
             plan=str(plan),
@@ -81,6 +82,7 @@ class Recheck:
             latency_ms=speedup.latency_ms if speedup else None,
             speedup=speedup.ratio if speedup else None,
             ci95=speedup.ci95 if speedup else None,
+            shape=shape or ABSENT,
         )
 
 
@@ -96,6 +98,7 @@ class RecheckRequest:
         runs: folder of the runs; logs are written to ``rechecks/`` in it.
         compile_timeout_s: maximum time for one compile.
         trust: whether to run the code in the model's folder; what the plan file says about that is not enough.
+        shape: of a file with several shapes the only one to check, such as ``batch=8 context=1024``; None for all.
     """
 
     plan: Path
@@ -105,14 +108,15 @@ class RecheckRequest:
     runs: Path = Path("runs")
     compile_timeout_s: float = 300.0
     trust: bool = False
+    shape: str | None = None
 
     def __post_init__(self) -> None:
         if self.verify_steps < 1:
             raise BadInputError(f"--verify-steps must be at least 1; got {self.verify_steps}")
 
 
-def recheck(request: RecheckRequest, report: Report = silent) -> Recheck:
-    """Check code, bits and speed of the plan in a file.
+def recheck(request: RecheckRequest, report: Report = silent) -> list[tuple[str, Recheck]]:
+    """Check code, bits and speed of the plan in a file, or of that of each shape with the shape's name.
 
     Args:
         request: what to check.
@@ -124,6 +128,15 @@ def recheck(request: RecheckRequest, report: Report = silent) -> Recheck:
         SktuneError: the model cannot be loaded, or its baseline does not run.
     """
     file = read_plan_file(request.plan)
+    if request.shape is not None:
+        entry = file.entry_of(request.shape, str(request.plan))
+        return [(entry.name, _recheck(request, file.at(entry), report))]
+    with_scopes = [(name, alone) for name, alone in file.alone if not (name and alone.to_plan().is_baseline)]
+    return [(name, _recheck(request, alone, report)) for name, alone in with_scopes]
+
+
+def _recheck(request: RecheckRequest, file: PlanFile, report: Report) -> Recheck:
+    """Check one plan, that of a file with a single one."""
     spec, space = target_of(file, request)
     then = file.found_with
     # Its code and bits are those of as many threads as it was found with.

@@ -97,7 +97,7 @@ class Request(SearchOptions):
                 raise BadInputError(f"{flag}: --shapes {why}; leave {flag} out")
         if any(bool(shape.recipe) != bool(self.recipe) for shape in shapes):
             raise BadInputError(
-                "--shapes: for a recipe each shape names its own, in a YAML file with `recipe:`; see docs/how-to/shapes.md"
+                "--shapes: with --recipe each shape names its own recipe, in a YAML file; see docs/how-to/shapes.md"
             )
 
     @property

@@ -84,18 +84,19 @@ def search(
         SktuneError: as ``loop.run``, at any of the shapes.
     """
     shapes = request.shapes or ()
-    name = request.study or _at(request, shapes[0], "").target()[0].study_name
+    name = request.study or alone(request)[0].target()[0].study_name
     folder = request.runs / folder_name(name)
     record = _record(request, name)
-    requests = {shape: _at(request, shape, f"{name}.{shape.suffix}") for shape in shapes}
+    record.write(folder)
+    named = alone(replace(request, study=name))
+    requests = dict(zip(shapes, named, strict=True))
     run = partial(_run, listener, time.monotonic() if began_s is None else began_s)
     allotment = Allotment.of(record.trials, len(shapes))
     learns = find_strategy(request.strategy).learns
     order = in_order(shapes)
     results: dict[Shape, SearchResult] = {}
     for number, shape in enumerate(order):
-        sources = [other for other in results if any(one.outcome and one.outcome.speedup for one in results[other].trials)]
-        sources.sort(key=shape.distance)
+        sources = sorted(filter(lambda other: _has_figures(results[other]), results), key=shape.distance)
         names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
         results[shape] = run(
             replace(
@@ -129,14 +130,23 @@ def search(
     return answer
 
 
-def _at(request: Request, shape: Shape, study: str) -> Request:
-    """Return the request for one shape."""
-    alone = replace(request, shapes=None, objective="sum", regret=None, study=study or None)
-    return replace(alone, **fields_of_shape(shape))
+def alone(request: Request) -> list[Request]:
+    """Return the request for each of its shapes; itself if it has none."""
+    return [
+        replace(
+            request, shapes=None, objective="sum", regret=None,
+            study=request.study and f"{request.study}.{shape.suffix}", **fields_of_shape(shape),
+        )
+        for shape in request.shapes or ()
+    ] or [request]  # fmt: skip
 
 
 def _run(listener: ShapeListener, began_s: float, request: Request) -> SearchResult:
     return loop.run(request, partial(listener, request.study or ""), began_s)
+
+
+def _has_figures(result: SearchResult) -> bool:
+    return any(one.outcome and one.outcome.speedup for one in result.trials)
 
 
 def _share(request: Request, share: float) -> float | None:
@@ -205,9 +215,7 @@ def _crossings(
         expected_ms, measured, [shape.weight for shape in shapes], record.objective, record.regret, most
     )
     return {
-        shape: Crossing(
-            len(results[shape].trials) + len(set(chosen) - known), tuple(points[plan] for plan in chosen)
-        )
+        shape: Crossing(len(results[shape].trials) + len(set(chosen) - known), tuple(points[plan] for plan in chosen))
         for shape, chosen, known in zip(shapes, wanted, measured, strict=True)
     }
 
@@ -261,4 +269,3 @@ def plans_to_cross(
     for plan in chosen:
         want(plan, [shape for shape in everywhere if expected_ms[plan][shape] <= (1 + 2 * regret) * best_ms[shape]])
     return wanted
-

@@ -39,7 +39,7 @@ class Model(nn.Module):
 def compiled_by_program(model: Model, plan: Plan, made_for: str, **keywords: Any) -> Any:
     """Compile as a program does whose ``torch.compile`` is replaced."""
     task = RankTask(False, made_for, scopes=plan.marked, options=dict(plan.options))
-    rank = Rank(torch.compile, task, Reporter(None))
+    rank = Rank(torch.compile, [task], Reporter(None))
     return rank.compile(model.decode, dynamic=False, fullgraph=True, **keywords)
 
 

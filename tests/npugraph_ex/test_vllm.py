@@ -92,7 +92,7 @@ def backend(calls: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> An
 def compiled(model: nn.Module, plan: Plan, backend: Any) -> Any:
     """Compile as vLLM does when a model is built."""
     task = RankTask(False, "npugraph-ex", scopes=plan.marked, options=dict(plan.options))
-    launched = Rank(torch.compile, task, Reporter(None))
+    launched = Rank(torch.compile, [task], Reporter(None))
     return launched.compile(model.forward, fullgraph=True, dynamic=False, backend=backend, options={"own": 1})
 
 

@@ -96,11 +96,11 @@ def test_both_sides_read_the_same_plan(tmp_path: Path) -> None:
     """From YAML, and from JSON of the same content."""
     path = tmp_path / "best_plan.yaml"
     path.write_text(write_plan(PLAN, {"speedup": 1.5}, "npu", 2, {"function": "f", "signature": "s"}))
-    task = read_plan_file(str(path))
+    [task] = read_plan_file(str(path))
     assert (task.scopes, task.options) == (PLAN.marked, dict(PLAN.options))
     assert task.decode and (task.decode.function, task.decode.signature, task.backend) == ("f", "s", "npu")
     path.with_suffix(".json").write_text(json.dumps(yaml.safe_load(path.read_text())))
-    assert read_plan_file(str(path.with_suffix(".json"))) == task
+    assert read_plan_file(str(path.with_suffix(".json"))) == (task,)
     assert read_plan(path) == PLAN
 
 
@@ -109,7 +109,7 @@ def test_options_may_be_torchairs_string(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("version: 1\nbackend: npu\nplan:\n  scopes:\n"
                     "  - {first: a, last: b, options: 'early-start=0:split-mode=8'}  # by hand\n")  # fmt: skip
-    assert dict(read_plan_file(str(path)).scopes[0].options) == {"early-start": 0, "split-mode": 8}
+    assert dict(read_plan_file(str(path))[0].scopes[0].options) == {"early-start": 0, "split-mode": 8}
 
 
 def test_both_sides_know_the_same_keys_and_backends() -> None:

@@ -61,9 +61,9 @@ from sktune.program.sktune_program.torch_private import (
     source_of,
 )
 from sktune.targets.base import Inputs, Snapshot, Target
+from sktune.targets.by_shape import scopes_of_shape
 from sktune.targets.marks import attach_each
 from sktune.targets.state import HeldTensors, complete_state, reachable, readable, replaced_error
-from sktune.targets.by_shape import scopes_of_shape
 from sktune.targets.strict import check_graph, recorded_calls
 
 logger = logging.getLogger(__name__)

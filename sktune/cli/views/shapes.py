@@ -13,12 +13,14 @@ from sktune.study.shapes import ShapesResult
 
 def shapes_view(answer: ShapesResult) -> RenderableType:
     """Return the table of shapes, and the answer in sentences."""
+    lines = [Text(line) for line in answer_lines(answer)]
+    if not answer.is_finished:
+        return Group(*lines)
     shown = shapes_table(answer)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), caption=LOSS)
     for number, heading in enumerate(shown.columns):
         table.add_column(heading, overflow="fold", justify="right" if number in NUMERIC else "left")
     for row in shown.rows:
         table.add_row(*(escape(str(value)) for value in row))
-    lines = [Text(line) for line in answer_lines(answer)]
     files = ", ".join(name for name in ("report.md", BEST_PLAN) if (answer.folder / name).exists())
     return Group(table, *lines, Text(f"Files in {answer.folder}: {files or 'none yet'}"))

@@ -199,6 +199,7 @@ class Rechecked(Event):
         verification: what was compared.
         baseline_ms, latency_ms: of a decode step; null if the bits differ.
         speedup, ci95: against the baseline, with its 95% interval; null if the bits differ.
+        shape: whose plan it is, if the file has plans for several shapes.
     """
 
     event: ClassVar[str] = "rechecked"
@@ -212,6 +213,7 @@ class Rechecked(Event):
     latency_ms: float | None
     speedup: float | None
     ci95: Interval | None
+    shape: str | Absent = ABSENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

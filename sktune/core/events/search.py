@@ -8,9 +8,10 @@ from sktune.core.events.base import ABSENT, Absent, Event
 from sktune.core.events.values import (
     Count,
     Interval,
-    ModelResult, ShapeRow,
+    ModelResult,
     Positive,
     Seconds,
+    ShapeRow,
     Span,
     TrueOrNull,
 )
@@ -383,6 +384,7 @@ class ShapesFinished(Event):
     Attributes:
         study: name of the study of all shapes.
         trials: at all shapes together.
+        finished: whether each shape has its final comparison; until then there are no rows.
         objective: of the single plan, `sum` or `worst`.
         regret: share that the fewest plans may lose at each shape to the best one there.
         shapes: a row for each shape.
@@ -395,6 +397,7 @@ class ShapesFinished(Event):
     event: ClassVar[str] = "shapes_finished"
     study: str
     trials: Count
+    finished: bool
     objective: str
     regret: float
     shapes: Sequence[ShapeRow]

@@ -14,20 +14,25 @@ from .superkernel_options import check_options, parse
 from .task import DecodeCall, RankTask
 
 VERSION = 1
-KEYS = frozenset(("version", "backend", "plan", "layers", "kinds", "decode", "artifacts", "target", "evidence"))
+KEYS = frozenset(
+    ("version", "backend", "plan", "layers", "kinds", "decode", "artifacts", "target", "evidence", "shapes")
+)
+SHAPE_KEYS = frozenset(("batch", "context", "recipe", "plan", "calls", "decode", "artifacts", "target", "evidence"))
 MAX_BYTES = 16 << 20
 FIX = "set SKTUNE_PLAN to the path of a plan file"
 
 
-def read_plan_file(path: str) -> RankTask:
-    """Return the instructions of the plan file at ``path``.
+def read_plan_file(path: str) -> tuple[RankTask, ...]:
+    """Return the instructions of the plan file at ``path``, of several shapes one for each.
+
+    A step tells its shape by the signature of its call. In a file with shapes that have none, the single plan counts.
 
     Raises:
         PlanError: it cannot be read, or is not a plan file; one line.
     """
     document = _document(path)
     try:
-        return _task(document)
+        return _tasks(document)
     except (PlanError, SpaceError) as failure:
         raise PlanError(f"{path}: {failure}") from failure
 
@@ -51,6 +56,18 @@ def _document(path: str) -> Any:
         raise PlanError(f"{path} is not JSON ({failure}); fix it") from failure
 
 
+def _tasks(document: Any) -> tuple[RankTask, ...]:
+    single = _task(document)
+    shapes = document.get("shapes") or []
+    if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
+        raise PlanError("shapes must be a list of mappings; use the file as sktune wrote it")
+    for shape in shapes:
+        _check_keys(shape, SHAPE_KEYS, "a shape")
+    tasks = tuple(_plan(shape, single.backend) for shape in shapes)
+    known = {task.decode.signature for task in tasks if task.decode and task.decode.signature}
+    return tasks if tasks and len(known) == len(tasks) else (single,)
+
+
 def _task(document: Any) -> RankTask:
     if not isinstance(document, dict):
         raise PlanError(f"a plan file is a mapping of keys, got {type(document).__name__}; see docs/reference/plan.md")
@@ -60,6 +77,11 @@ def _task(document: Any) -> RankTask:
     backend = document.get("backend", frontends.REGIONS)
     if not isinstance(backend, str) or backend not in frontends.FRONTENDS:
         raise PlanError(f"there is no backend {backend!r}{nearest(str(backend), frontends.FRONTENDS)}")
+    return _plan(document, backend)
+
+
+def _plan(document: dict[str, Any], backend: str) -> RankTask:
+    """Return the instructions of a plan file, or of one of its shapes."""
     plan, decode = document.get("plan"), document.get("decode")
     scopes, listed = [], plan
     if isinstance(plan, dict) and isinstance(plan.get("scopes"), list):

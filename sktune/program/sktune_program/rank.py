@@ -13,8 +13,9 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -181,6 +182,23 @@ class MarkedStep:
         self._reporter.write("error", stage=stage, message=message)
 
 
+class StepByShape:
+    """Stands in for a compiled function: runs each call with the plan of its shape, and other calls without any.
+
+    Args:
+        steps: for each shape, by the signature of its call.
+        compiled: the compiled function without scopes.
+    """
+
+    def __init__(self, steps: Mapping[str, MarkedStep], compiled: Function) -> None:
+        self._steps, self._compiled = steps, compiled
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the program's call."""
+        step = self._steps.get(signature_of((arguments, keywords)), self._compiled)
+        return step(*arguments, **keywords)
+
+
 class InspectedStep:
     """Stands in for a function that would be compiled, and runs it eagerly: reports its calls, and what they ran."""
 
@@ -229,13 +247,14 @@ class Rank:
 
     Args:
         compile_: torch's own.
-        task: what to do.
+        tasks: what to do; several for the shapes of one plan file.
         reporter: of a search's run.
         plan: the plan file of which to say that it is in force; empty in a search.
     """
 
-    def __init__(self, compile_: Function, task: RankTask, reporter: Reporter, plan: str = "") -> None:
-        self._compile, self._task, self._reporter, self._plan = compile_, task, reporter, plan
+    def __init__(self, compile_: Function, tasks: Sequence[RankTask], reporter: Reporter, plan: str = "") -> None:
+        self._compile, self._tasks, self._reporter, self._plan = compile_, tasks, reporter, plan
+        self._task = tasks[0]
         self._names: dict[str, int] = {}
 
     def compile(self, model: Any = None, **keywords: Any) -> Any:
@@ -257,21 +276,35 @@ class Rank:
             return self._in_place_of(model, keywords, InspectedStep(original, tree, name, self._reporter))
         if not self._is_decode(name, tree):
             return self._compile(model, **keywords)
+        if len(self._tasks) == 1:
+            prepared, compiled, step = self._marked(model, tree, keywords, self._task)
+            return self._in_place_of(model, prepared, step, compiled)
+        without = self._compile(model, **keywords)
+        steps = {
+            task.decode.signature: self._marked(model, tree, keywords, replace(task, decode=None))[2]
+            for task in self._tasks
+            if task.decode is not None and task.decode.function == name
+        }
+        return self._in_place_of(model, keywords, StepByShape(steps, _function_of(without)), without)
+
+    def _marked(
+        self, model: Any, tree: nn.Module, keywords: Mapping[str, Any], task: RankTask
+    ) -> tuple[Mapping[str, Any], Any, MarkedStep]:
+        """Return how ``torch.compile`` is called for a task, its result, and what runs that with the scopes."""
         try:
-            prepared, make_scope = FRONTENDS[self._task.backend].prepared(self._task, keywords)
+            prepared, make_scope = FRONTENDS[task.backend].prepared(task, keywords)
         except PlanError as failure:
             self._reporter.write("error", stage="mark", message=str(failure))
             raise
-        keywords, baseline = dict(prepared), None
-        if self._task.turns is not None:
+        prepared, baseline = dict(prepared), None
+        if task.turns is not None:
             # With another backend object, Dynamo compiles the same function separately.
-            again = {**keywords, "backend": lambda *captured: prepared["backend"](*captured)}
+            again = {**prepared, "backend": lambda *captured: prepared["backend"](*captured)}
             baseline = _function_of(self._compile(model, **again))
-        compiled = self._compile(model, **keywords)
-        step = MarkedStep(
-            _function_of(compiled), baseline, tree, model, self._task, make_scope, self._reporter, self._announce
-        )
-        return self._in_place_of(model, keywords, step, compiled)
+        compiled = self._compile(model, **prepared)
+        announce = functools.partial(self._announce, len(task.scopes))
+        step = MarkedStep(_function_of(compiled), baseline, tree, model, task, make_scope, self._reporter, announce)
+        return prepared, compiled, step
 
     def _in_place_of(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
         """Return a replacement for ``torch.compile``'s result that looks the same and calls ``step``."""
@@ -286,18 +319,20 @@ class Rank:
 
         return call
 
-    def _announce(self) -> None:
-        """Say once in a process, in production, that the plan is in force."""
-        scopes = len(self._task.scopes)
-        line = f"sktune: {self._plan} is in force: {scopes} scope{'' if scopes == 1 else 's'} on the decode step\n"
+    def _announce(self, scopes: int) -> None:
+        """Say once in a process, in production, that the plan is in force; of several plans, of each."""
+        of_shape = "" if len(self._tasks) == 1 else " of one of its shapes"
+        counted = f"{scopes} scope{'' if scopes == 1 else 's'}"
+        line = f"sktune: {self._plan} is in force: {counted} on the decode step{of_shape}\n"
         if self._plan and sys.stderr:  # a process may have none, or have closed it
             with suppress(OSError, ValueError):
                 sys.stderr.write(line)
-        self._plan = ""
+        if len(self._tasks) == 1:
+            self._plan = ""
 
     def _is_decode(self, name: str, tree: nn.Module) -> bool:
         if self._task.decode is not None:
-            return name == self._task.decode.function
+            return any(task.decode is not None and name == task.decode.function for task in self._tasks)
         try:
             attach(tree, self._task.scopes, lambda label, options: GatedScope(None, Gate())).detach()  # type: ignore[arg-type]
         except PlanError as failure:  # it may belong to another model, such as a draft model
@@ -327,17 +362,18 @@ def take_over(folder: str | None, plan: str | None) -> None:
     reporter = Reporter(folder)
     if folder is not None:
         try:
-            task = RankTask.read(folder)
+            tasks: Sequence[RankTask] = [RankTask.read(folder)]
         except SktuneError as failure:
             reporter.begin()
             reporter.write("error", stage="run", message=str(failure))
             raise
     else:
         assert plan is not None
-        task = read_plan_file(plan)
+        tasks = read_plan_file(plan)
+    task = tasks[0]
     if task.stands_in:
         from . import stand_ins  # needs more of torch than other runs do
 
         stand_ins.install()
     os.environ.update(FRONTENDS[task.backend].environment)
-    torch.compile = Rank(torch.compile, task, reporter, plan if folder is None and plan else "").compile
+    torch.compile = Rank(torch.compile, tasks, reporter, plan if folder is None and plan else "").compile

@@ -85,6 +85,7 @@ def read_call(node: torch.fx.Node) -> tuple[str, str] | None:
     """Return the unit whose call ``node`` notes, and the types and shapes of its tensors; None if it notes none."""
     if node.target not in (unit_called, unit_called.default):
         return None
+    values: Any
     unit, values = (*node.args, *node.kwargs.values())
     return str(unit), described_tensors([value.meta.get("example_value") for value in values])
 
