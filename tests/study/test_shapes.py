@@ -1,0 +1,101 @@
+"""The answer for several shapes: the best single plan, and the fewest plans within a regret."""
+
+import json
+import math
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sktune.core.errors import StudyError
+from sktune.core.plan import Plan, Scope
+from sktune.core.shapes import Shape
+from sktune.core.space import StartingPoint
+from sktune.study.shapes import (
+    RECORD,
+    Crossing,
+    ShapesRecord,
+    ShapeStudy,
+    best_single,
+    fewest_plans,
+    read_record,
+    with_crossing,
+)
+
+PLANS = [Plan(), *(Plan((Scope(f"unit{number}", f"unit{number}"),)) for number in range(5))]
+LATENCY = st.one_of(st.floats(1.0, 2.0), st.just(math.inf))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> dict[Plan, list[float]]:
+    """Latencies of a few plans at a few shapes; the baseline works everywhere."""
+    shapes = draw(st.integers(1, 4))
+    rows = draw(st.lists(st.lists(LATENCY, min_size=shapes, max_size=shapes), min_size=1, max_size=5))
+    baseline = draw(st.lists(st.floats(1.0, 2.0), min_size=shapes, max_size=shapes))
+    return dict(zip(PLANS, [baseline, *rows], strict=False))
+
+
+@settings(deadline=None)
+@given(tables(), st.sampled_from(("sum", "worst")))
+def test_no_other_single_plan_is_better(table: dict[Plan, list[float]], objective: str) -> None:
+    """By its objective, among those that work at every shape."""
+    weights = [1.0 + number for number in range(len(table[Plan()]))]
+    best = [min(column) for column in zip(*table.values(), strict=True)]
+
+    def worth(plan: Plan) -> float:
+        if objective == "worst":
+            return max(one / least for one, least in zip(table[plan], best, strict=True))
+        return sum(weight * one for weight, one in zip(weights, table[plan], strict=True))
+
+    chosen = best_single(table, weights, objective)
+    assert worth(chosen) == min(map(worth, table))
+    assert math.isfinite(worth(chosen))
+
+
+@settings(deadline=None)
+@given(tables(), st.sampled_from((0.001, 0.01, 0.2)))
+def test_the_plans_hold_the_regret_and_are_the_fewest(table: dict[Plan, list[float]], regret: float) -> None:
+    """As a search of all sets finds it, up to three plans."""
+    shapes = range(len(table[Plan()]))
+    best = [min(column) for column in zip(*table.values(), strict=True)]
+
+    def holds(plans: tuple[Plan, ...]) -> bool:
+        return all(min(table[plan][shape] for plan in plans) <= (1 + regret) * best[shape] for shape in shapes)
+
+    chosen = fewest_plans(table, [1.0] * len(shapes), regret)
+    assert holds(chosen)
+    assert not any(holds(few) for count in range(1, min(len(chosen), 4)) for few in combinations(table, count))
+
+
+def test_more_shapes_than_plans_of_a_set() -> None:
+    """Where each of four shapes needs a plan of its own, each gets one."""
+    table = {plan: [1.0 if shape == number else 2.0 for shape in range(4)] for number, plan in enumerate(PLANS[1:5])}
+    assert set(fewest_plans({Plan(): [2.0] * 4, **table}, [1.0] * 4, 0.01)) == set(PLANS[1:5])
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """With what was decided for a shape."""
+    crossing = Crossing(7, (StartingPoint("of batch=1", {"layers_per_scope": "all", "cpp_wrapper": True}),))
+    studies = (ShapeStudy(Shape(1, weight=2.0), "s.batch-1"), ShapeStudy(Shape(8), "s.batch-8"))
+    record = with_crossing(ShapesRecord(studies, 12, "worst", 0.02), "s.batch-8", crossing)
+    record.write(tmp_path)
+    assert read_record(tmp_path) == record
+    assert read_record(tmp_path / "elsewhere") is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"studies": 1}', '{"format": 99, "studies": [], "trials": 1}'])
+def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
+    """In one line; also one of a newer sktune."""
+    (tmp_path / RECORD).write_text(text)
+    with pytest.raises(StudyError, match=r"shapes\.json"):
+        read_record(tmp_path)
+
+
+def test_a_record_with_more_keys_is_read(tmp_path: Path) -> None:
+    """Those of a later version of the same format."""
+    ShapesRecord((ShapeStudy(Shape(1), "s"),), 4).write(tmp_path)
+    values = json.loads((tmp_path / RECORD).read_text()) | {"later": 1}
+    (tmp_path / RECORD).write_text(json.dumps(values))
+    assert read_record(tmp_path) is not None

@@ -1,0 +1,161 @@
+"""Searches for several shapes: what is tried where, what is stored, and how it goes on."""
+
+import math
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sktune
+from sktune.core.errors import BadInputError, PlanError, StudyError
+from sktune.core.plan import Plan, Scope
+from sktune.core.plan_file import read_plan_file
+from sktune.core.shapes import parse_shapes
+from sktune.tuning.shapes import Allotment, in_order, plans_to_cross
+from tests.builders import refusal, succeeded
+from tests.projects import long_gaps
+
+ONE, TWO, THREE = (Plan((Scope(name, name),)) for name in "abc")
+
+
+def searched(runs: Path, **options: Any) -> Any:
+    """Search on the simulated device at two shapes."""
+    constants = long_gaps(runs.parent)
+    given = {"backend": "sim", "trials": 6, "shapes": "batch=1,8", "study": "s", "runs": runs, "constants": constants}
+    return sktune.search("llama", **{**given, **options})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The answer of a search that was not disturbed."""
+    return searched(tmp_path_factory.mktemp("whole") / "runs")
+
+
+def test_trials_are_divided() -> None:
+    """All shapes together get half as many again as one would; with few trials, at least a few at each."""
+    assert Allotment.of(40, 6) == Allotment(20, 4, 20)
+    assert Allotment.of(40, 1) == Allotment(40, 0, 0)
+    assert Allotment.of(4, 6).other == 3
+    allotment = Allotment.of(40, 2)
+    assert allotment.first + allotment.other + allotment.crossings == 60
+
+
+def test_shapes_are_searched_from_the_heaviest_to_its_neighbours() -> None:
+    """Each learns best from one that is near."""
+    one, eight, many = parse_shapes("batch=1,8,64")
+    assert in_order([one, eight, many]) == [one, eight, many]
+    assert in_order(parse_shapes("batch=64,1,8"))[1].batch == 8
+
+
+class TestCrossing:
+    """Which plans are tried where they have not been."""
+
+    def test_the_expected_single_plan_is_tried_everywhere(self) -> None:
+        """And nothing else, if it is within the regret at every shape."""
+        expected = {Plan(): [2.0, 2.0], ONE: [1.0, 1.0], TWO: [1.5, 1.5]}
+        wanted = plans_to_cross(expected, [{ONE}, {TWO}], [1, 1], "sum", 0.01, 1)
+        assert wanted == [[ONE], [ONE]]
+
+    def test_a_plan_that_fails_at_a_shape_is_not_tried_there(self) -> None:
+        """It may still be that of the other one."""
+        expected = {Plan(): [2.0, 2.0], ONE: [1.0, math.inf], TWO: [1.9, 1.9]}
+        wanted = plans_to_cross(expected, [{ONE}, {TWO}], [1, 1], "sum", 0.01, 9)
+        assert ONE in wanted[0]
+        assert ONE not in wanted[1]
+
+    def test_no_more_trials_are_taken_than_there_are(self) -> None:
+        """What was measured anyway costs none."""
+        expected = {Plan(): [2.0] * 3, ONE: [1.0, 1.5, 1.5], TWO: [1.5, 1.0, 1.5], THREE: [1.5, 1.5, 1.0]}
+        measured = [{ONE}, {TWO}, {THREE}]
+        for most in range(7):
+            wanted = plans_to_cross(expected, measured, [1, 1, 1], "sum", 0.01, most)
+            new = sum(plan not in known for chosen, known in zip(wanted, measured, strict=True) for plan in chosen)
+            assert new <= most
+            assert all(known <= set(chosen) for chosen, known in zip(wanted, measured, strict=True))
+
+
+@pytest.mark.slow
+def test_one_answer_for_all_shapes(whole: Any) -> None:
+    """A study for each, which learn from each other; a table, a plan file with a plan for each, and no trial too many."""
+    assert whole.is_finished
+    assert sum(len(result.trials) for result in whole.results) <= 9
+    assert [len(result.facts.earlier) for result in whole.results] == [0, 1]
+    assert Counter(shape for each in whole.plans for shape in each.shapes) == {0: 1, 1: 1}
+    for number in range(2):
+        assert whole.regrets(whole.plan_at(number))[number] <= 0.01
+        assert whole.trial_of(number, whole.single) is not None
+    file = read_plan_file(whole.folder / "best_plan.yaml")
+    assert file.to_plan() == whole.single
+    assert [entry.name for entry in file.shapes] == ["batch=1", "batch=8"]
+    with pytest.raises(PlanError, match="its shapes: batch=1, batch=8"):
+        file.entry_of("batch=2", "file")
+    assert "batch=8" in (whole.folder / "report.md").read_text()
+    assert "for all 2 shapes" in str(whole)
+    runs = whole.folder.parent
+    assert str(sktune.load("s", runs)) == str(whole)
+    shown = succeeded("show", "s", "--runs", str(runs), "--json")
+    assert '"event": "shapes_finished"' in shown.stdout.splitlines()[-1]
+    assert "compare the studies of one shape" in refusal("compare", "s", "--runs", str(runs))
+
+
+@pytest.mark.slow
+def test_a_search_that_was_stopped_goes_on(whole: Any, tmp_path: Path) -> None:
+    """To the same trials and the same answer as one that was not, and the same command again runs nothing."""
+
+    class StoppedError(Exception):
+        """Ends the search as a kill would."""
+
+    for stop_at in (2, 3):
+        finished = 0
+
+        def listen(event: dict[str, Any], stop_at: int = stop_at) -> None:
+            nonlocal finished
+            finished += event["event"] == "trial_finished"
+            if finished == stop_at:
+                raise StoppedError
+
+        with pytest.raises(StoppedError):
+            searched(tmp_path / "runs", listener=listen)
+    halves = searched(tmp_path / "runs")
+    assert [[one.plan for one in result.trials] for result in halves.results] == [
+        [one.plan for one in result.trials] for result in whole.results
+    ]
+    assert halves.latencies_ms == whole.latencies_ms
+    events: list[str] = []
+    searched(tmp_path / "runs", listener=lambda event: events.append(event["event"]))
+    assert "trial_finished" not in events
+
+
+@pytest.mark.slow
+def test_names_of_shapes_and_of_one_are_kept_apart(whole: Any, tmp_path: Path) -> None:
+    """A study has several shapes, always the same ones, or a single one."""
+    runs = tmp_path / "runs"
+    shutil.copytree(whole.folder, runs / "s")
+    with pytest.raises(BadInputError, match="is of several shapes"):
+        sktune.search("llama", backend="sim", trials=1, study="s", runs=runs)
+    with pytest.raises(BadInputError, match="is of the shapes batch=1, batch=8"):
+        searched(runs, shapes="batch=1,4")
+    sktune.search("llama", backend="sim", trials=1, study="alone", runs=runs)
+    with pytest.raises(BadInputError, match="has a single shape"):
+        searched(runs, study="alone")
+    (runs / "s/shapes.json").write_text("{")
+    with pytest.raises(StudyError, match="cannot be read"):
+        searched(runs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--shapes", "batch=1,8", "--batch", "4"], "--shapes gives them; leave --batch out"),
+        (["--shapes", "batch=1,8", "--proxy-layers", "1"], "--proxy-layers"),
+        (["--regret", "2%"], "add --shapes"),
+        (["--objective", "worst"], "add --shapes"),
+        (["--shapes", "batch=1,8", "--regret", "2"], "--regret must be a share of the step"),
+        (["--shapes", "batch=1,8", "--rehearse"], "leave out --shapes"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    """Before anything is loaded, in one line."""
+    assert message in refusal("search", "--model", "llama", "--backend", "sim", "--runs", str(tmp_path), *options)
