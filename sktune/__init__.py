@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sktune.study.result import SearchResult
     from sktune.targets.base import Target
     from sktune.targets.marks import MarkedModel
-    from sktune.tuning.api import load, search
+    from sktune.tuning.api import load, load_shapes, search, search_shapes
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +35,25 @@ _LAZY = {
     "SearchResult": "sktune.study.result",
     "Target": "sktune.targets.base",
     "load": "sktune.tuning.api",
+    "load_shapes": "sktune.tuning.api",
     "read_plan": "sktune.core.plan_file",
     "search": "sktune.tuning.api",
+    "search_shapes": "sktune.tuning.api",
 }
 
-__all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "load", "read_plan", "search"]
+__all__ = [
+    "Plan",
+    "Scope",
+    "SearchResult",
+    "SktuneError",
+    "Target",
+    "apply",
+    "load",
+    "load_shapes",
+    "read_plan",
+    "search",
+    "search_shapes",
+]
 
 
 def apply(

@@ -59,6 +59,11 @@ class RecordedLandscape:
         self.noise = statistics.median(widths) / 2 / 1.96
         self.best_ms = self.best_without(lambda first, last: False)
 
+    @property
+    def plans(self) -> Sequence[Plan]:
+        """All plans of the space but the empty one."""
+        return tuple(self._truths)
+
     def best_without(self, fails: Fails) -> float:
         """See ``benchmarks.landscapes.failing.Thinnable``."""
         position = {unit.name: index for index, unit in enumerate(self.space.layout.units)}
@@ -159,10 +164,12 @@ def request_of(name: str) -> Request:
 
     The shape is ``BATCHxCONTEXT``; all of a model's shapes have one space.
     """
-    model, dtype, batch, context = _NAME.fullmatch(name).groups()
+    parts = _NAME.fullmatch(name)
+    assert parts, name
+    model, dtype, batch, context = parts.groups()
     space = FOLDER / (f"{model}-{dtype}-shapes.yaml" if batch else f"{name}.yaml")
-    shape = {"batch": int(batch), "context": int(context)} if batch else {}
-    return Request(model, scale="tiny", dtype=dtype, space=space, **shape)
+    sizes = [int(size) if size else None for size in (batch, context)]
+    return Request(model, scale="tiny", dtype=dtype, space=space, batch=sizes[0], context=sizes[1])
 
 
 def bound(name: str, layout: Layout) -> SearchSpace:

@@ -63,6 +63,7 @@ class CheckedRuns:
         baselines: latency of each run of the baseline.
         run_s: duration of the first of these.
         versions: of the program's Python, torch, torch_npu and transformers, by name.
+        signature: of the decode step's calls; known once it was inspected.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, cache: Path, host: str = "", hosts: Sequence[Peer] = ()) -> None:
@@ -75,6 +76,7 @@ class CheckedRuns:
         self.baselines: list[RunLatency] = []
         self.run_s = 0.0
         self.versions: Mapping[str, str] = {}
+        self.signature = ""
         self._task = RankTask(False, recipe.backend, recipe.model)
         self._all_steps: tuple[RankReport, ...] = ()  # of the baseline run in which every step is compared
 
@@ -108,6 +110,7 @@ class CheckedRuns:
             raise BackendError(f"the program does not run eagerly: {run.failure.detail}; see {log}")
         self.versions = run.reports[0].versions
         step, layout = decode_step(run.reports, space)
+        self.signature = step.signature
         calls = [each for each in run.reports[0].inspected if each.call.function == step.function]
         self._task = replace(self._task, decode=step if len(calls) > 1 else replace(step, signature=""))
         return layout, run.seconds

@@ -134,6 +134,7 @@ class ProgramRunner:
         yaml = self._recipe.yaml
         return {
             "decode": {"function": self._runs.decode.function, "signature": self._runs.decode.signature},
+            "calls": {self._runs.decode.function: self._runs.signature},
             "verified": VERIFIED,
             "command": shlex.join(self._recipe.argv()),
             "directory": str(self._recipe.directory),

@@ -16,7 +16,7 @@ from sktune.reports.figure import Table
 from sktune.reports.plan_names import distinct_names
 from sktune.reports.plan_output import layers_of, scope_flavour
 from sktune.study.facts import DeliveryRecord
-from sktune.study.result import BEST_PLAN
+from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.study.shapes import ShapesResult
 
 REPORT = "report.md"
@@ -191,14 +191,22 @@ def _entry(answer: ShapesResult, number: int, shape: Shape) -> dict[str, Any]:
             "bit_identical": True if result.is_verified else None,
             "fingerprint": {**result.facts.fingerprint, **result.facts.versions},
         },
-        result.facts.decode,
+        _decode(result),
         target=None if result.is_simulated else result.facts.target,
         delivery=stored.delivery if stored else None,
         folder=artifacts_of(shape.suffix),
     )
     of_shape: dict[str, Any] = {"recipe": shape.name} if shape.recipe else dict(shape.sizes)
-    calls = {"calls": dict(result.facts.calls)} if result.facts.calls else {}
+    calls = {"calls": dict(result.facts.calls)} if result.facts.calls and not shape.recipe else {}
     return of_shape | {"plan": values.pop("plan")} | calls | values
+
+
+def _decode(result: SearchResult) -> dict[str, str] | None:
+    """Return the decode step of a program, with the signature of its calls also where it is the only one."""
+    if result.facts.decode is None:
+        return None
+    function = result.facts.decode["function"]
+    return {"function": function, "signature": result.facts.calls.get(function, "")}
 
 
 def _delivery(answer: ShapesResult, number: int, plan: Plan) -> DeliveryRecord | None:

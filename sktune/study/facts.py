@@ -72,7 +72,8 @@ class StudyFacts:
         exhausted: whether every plan of the space was tried.
         gain_left: with 95% probability no plan saves more than this beyond the answer, as a share of the baseline.
         earlier: studies that this one learns from, as they were when it began.
-        calls: types and shapes with which the decode step calls the first unit of each type, by name.
+        calls: types and shapes with which the decode step calls the first unit of each type, by name; of a program
+            those with which it calls the compiled function.
         delivery: the winner's compiled code.
         deliveries: that of other plans which were asked for; see ``sktune.tuning.request.Request.points``.
         profile: figures of the profile that was given to an analysis.

@@ -1,12 +1,13 @@
-"""Searches from Python: what ``sktune.search`` and ``sktune.load`` do."""
+"""Searches from Python: what ``sktune.search`` and ``sktune.load`` do, and the same for several shapes."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from sktune.core.errors import BadInputError, nearest
 from sktune.core.search_options import SearchOptions, taking
+from sktune.core.shapes import Shape
 from sktune.study.result import stored_result
 from sktune.study.shapes import stored_shapes
 from sktune.tuning import loop
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
     from sktune.reports.result import Result, ShapesAnswer
 
 _TYPES = get_type_hints(SearchOptions)
+_OF_SHAPES = ("shapes", "objective", "regret")
+_OPTIONS = [each.replace(annotation=_TYPES[each.name]) for each in inspect.signature(SearchOptions).parameters.values()]
 
 
-@taking([each.replace(annotation=_TYPES[each.name]) for each in inspect.signature(SearchOptions).parameters.values()])
+@taking([each for each in _OPTIONS if each.name not in _OF_SHAPES])
 def search(
     model: str = "", *, listener: Callable[[dict[str, Any]], None] = lambda event: None, **options: Any
-) -> "Result | ShapesAnswer":
-    """Search as ``sktune search`` does, and return the study's result, or with ``shapes`` that of all of them.
+) -> "Result":
+    """Search as ``sktune search`` does, and return the study's result.
 
     Args:
         model: a preset, a folder with a ``config.json``, or ``file.py:function``; empty where ``recipe`` is given.
@@ -33,27 +36,53 @@ def search(
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
-    if "rehearse" in options:
-        raise BadInputError("a rehearsal has no result; use sktune.recipes.rehearsal.rehearse, or `--rehearse`")
-    known = Request.__dataclass_fields__
-    if unknown := options.keys() - known:
-        raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
-    request = Request(model, **options)
-    if request.shapes:
-        from sktune.tuning import shapes
-
-        answer = shapes.search(request, lambda study, event: listener(event.to_dict() | {"study": study}))
-        from sktune.reports.result import ShapesAnswer
-
-        return ShapesAnswer.of(answer)
-    result = loop.search(request, lambda event: listener(event.to_dict()))
+    if options.get("shapes"):
+        raise BadInputError("several shapes have another result; use sktune.search_shapes")
+    result = loop.search(_request(model, options), lambda event: listener(event.to_dict()))
     from sktune.reports.result import Result  # a search goes without reports until it ends
 
     return Result.of(result)
 
 
-def load(study: str, runs: Path | str = "runs", storage: str | None = None) -> "Result | ShapesAnswer":
-    """Return the result of a stored study, or of one of several shapes.
+@taking(_OPTIONS)
+def search_shapes(
+    model: str = "",
+    *,
+    shapes: str | Sequence[Shape],
+    listener: Callable[[dict[str, Any]], None] = lambda event: None,
+    **options: Any,
+) -> "ShapesAnswer":
+    """Search as ``sktune search --shapes`` does, and return the answer for all shapes.
+
+    Args:
+        model: as for ``search``.
+        shapes: such as ``"batch=1,8 context=1024"``, the path of a YAML file, or shapes.
+        listener: called with each event, which also has the key ``study``.
+        options: as for ``search``.
+
+    Raises:
+        SktuneError: as for ``search``, at any of the shapes.
+    """
+    from sktune.tuning.shapes import search
+
+    request = _request(model, options | {"shapes": shapes if isinstance(shapes, str) else tuple(shapes)})
+    answer = search(request, lambda study, event: listener(event.to_dict() | {"study": study}))
+    from sktune.reports.result import ShapesAnswer
+
+    return ShapesAnswer.of(answer)
+
+
+def _request(model: str, options: dict[str, Any]) -> Request:
+    if "rehearse" in options:
+        raise BadInputError("a rehearsal has no result; use sktune.recipes.rehearsal.rehearse, or `--rehearse`")
+    known = Request.__dataclass_fields__
+    if unknown := options.keys() - known:
+        raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
+    return Request(model, **options)
+
+
+def load(study: str, runs: Path | str = "runs", storage: str | None = None) -> "Result":
+    """Return the result of a stored study.
 
     Args:
         study: its name.
@@ -63,8 +92,17 @@ def load(study: str, runs: Path | str = "runs", storage: str | None = None) -> "
     Raises:
         SktuneError: there is no such study, or it cannot be read.
     """
-    from sktune.reports.result import Result, ShapesAnswer
+    from sktune.reports.result import Result
 
-    if shapes := stored_shapes(study, Path(runs), storage):
-        return ShapesAnswer.of(shapes)
+    if stored_shapes(study, Path(runs), storage):
+        raise BadInputError(f"study {study!r} is of several shapes; use sktune.load_shapes")
     return Result.of(stored_result(study, Path(runs), storage))
+
+
+def load_shapes(study: str, runs: Path | str = "runs", storage: str | None = None) -> "ShapesAnswer":
+    """Return the answer of a stored study of several shapes; arguments and errors are those of ``load``."""
+    from sktune.reports.result import ShapesAnswer
+
+    if (answer := stored_shapes(study, Path(runs), storage)) is None:
+        raise BadInputError(f"there is no study {study!r} of several shapes; use sktune.load for one of a single shape")
+    return ShapesAnswer.of(answer)

@@ -62,6 +62,7 @@ class Finals:
         self._request, self._study, self._runner, self._traits = request, study, runner, traits
         self._budget, self._emit, self._stop_if_asked = budget, emit, stop_if_asked
         self._workers, self._die = workers, die
+        self._checked: set[str] = set()
         self._seconds: dict[str, float] = {}
         self._stage, self._since_s = str(Stage.OPEN), 0.0
 
@@ -235,8 +236,9 @@ class Finals:
         if row.speedup is None or row.bit_identical is False:
             return ""  # the comparison says so itself
         known = self._study.facts.verifications.get(name)
-        if known is None or not known.suffices(self._verify_steps):
+        if name not in self._checked and (known is None or not known.suffices(self._verify_steps)):
             known = self._verify(name, plan)
+        self._checked.add(name)
         if known and not known.is_identical:
             return str(known)
         if known and known.code_digest and row.code_digest not in ("", known.code_digest):

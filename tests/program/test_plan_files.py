@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan, Scope
-from sktune.core.plan_file import PlanFile, read_plan, write_plan
+from sktune.core.plan_file import PlanFile, ShapeEntry, plan_values, read_plan, write_plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.program.sktune_program.frontends import FRONTENDS
 from sktune.program.sktune_program.plain_yaml import read_yaml
-from sktune.program.sktune_program.plan_file import KEYS, read_plan_file
+from sktune.program.sktune_program.plan_file import KEYS, SHAPE_KEYS, read_plan_file
 from tests.builders import TESTS
 from tests.program.pythons import STANDINS, ran
 
@@ -92,6 +92,32 @@ def test_golden_plan_files_can_be_read(file: Path) -> None:
     assert is_same(read_yaml(file.read_text(), "plan.yaml"), yaml.safe_load(file.read_text()))
 
 
+def test_both_sides_read_the_plans_of_several_shapes(tmp_path: Path) -> None:
+    """A program takes each with the signature of its call; the single one where shapes have none, or the same."""
+    path = tmp_path / "best_plan.yaml"
+    calls = ({"function": "f", "signature": "int64[1,1]"}, {"function": "f", "signature": "int64[8,1]"})
+    shapes = [{"batch": 1, **plan_values(PLAN, {}, calls[0])}, {"batch": 8, **plan_values(Plan(), {}, calls[1])}]
+    path.write_text(write_plan(PLAN, {}, "npu", 2, shapes=shapes))
+    tasks = read_plan_file(str(path))
+    assert [task.decode.signature for task in tasks if task.decode] == ["int64[1,1]", "int64[8,1]"]
+    assert [task.scopes for task in tasks] == [PLAN.marked, ()]
+    assert is_same(read_yaml(path.read_text(), "plan.yaml"), yaml.safe_load(path.read_text()))
+    path.write_text(path.read_text().replace("int64[8,1]", "int64[1,1]"))
+    assert [task.scopes for task in read_plan_file(str(path))] == [PLAN.marked]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [("[1]", "shapes must be a list"), ("[{batches: 1, plan: {scopes: []}}]", "did you mean 'batch'")],
+)
+def test_wrong_shapes_are_refused(tmp_path: Path, shapes: str, message: str) -> None:
+    """In one line."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(f"version: 1\nplan: {{scopes: []}}\nshapes: {shapes}\n")
+    with pytest.raises(PlanError, match=message):
+        read_plan_file(str(path))
+
+
 def test_both_sides_read_the_same_plan(tmp_path: Path) -> None:
     """From YAML, and from JSON of the same content."""
     path = tmp_path / "best_plan.yaml"
@@ -115,6 +141,7 @@ def test_options_may_be_torchairs_string(tmp_path: Path) -> None:
 def test_both_sides_know_the_same_keys_and_backends() -> None:
     """A key that one of them refused would make files of two kinds."""
     assert set(PlanFile.model_fields) == KEYS
+    assert set(ShapeEntry.model_fields) == SHAPE_KEYS
     assert set(ScopeFlavour) == set(FRONTENDS)
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from sktune.core.errors import BackendError, BadInputError, MachineError, TargetError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
-from sktune.core.plan_file import read_plan_file, write_plan
+from sktune.core.plan_file import plan_values, read_plan_file, write_plan
 from sktune.launch import SITE
 from sktune.program.sktune_program.rank import MarkedStep
 from sktune.program.sktune_program.reporter import Reporter
@@ -534,6 +534,29 @@ def test_a_plan_is_launched_without_an_edit(project: Path) -> None:
     assert len(marked) == 1
     assert "i64[1, 1]" in marked[0] or "1, 1" in marked[0]
     without = subprocess.run([sys.executable, program[-2], "4"], capture_output=True, text=True, check=True)
+    assert done.stdout == without.stdout
+
+
+@pytest.mark.slow
+def test_each_call_is_launched_with_the_plan_of_its_shape(project: Path) -> None:
+    """By the signature of the call; one of another shape runs without scopes."""
+    plans = {
+        "int64[1,8]": Plan((Scope("blocks.0", "blocks.2", EXACT),)),
+        "int64[1,1]": Plan((Scope("head", "head", EXACT),)),
+    }
+    entries = [
+        {"recipe": signature, **plan_values(plan, {}, {"function": "Model.forward", "signature": signature})}
+        for signature, plan in plans.items()
+    ]
+    single = write_plan(Plan(), {}, "inductor", 3, shapes=entries)
+    (project / "plan.yaml").write_text(single)
+    environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml"), "TORCH_LOGS": "graph_code"}
+    program = [sys.executable, "-m", "sktune.launch", "--", str(project / "plain" / "generate.py"), "3"]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    marked = [graph for graph in done.stderr.split("TRACED GRAPH")[1:] if "scope_enter" in graph]
+    assert ["blocks.0..blocks.2" in graph for graph in marked] == [True, False]  # prefill, decode
+    assert done.stderr.count("is in force: 1 scope on the decode step of one of its shapes") == 2
+    without = subprocess.run([sys.executable, program[-2], "3"], capture_output=True, text=True, check=True)
     assert done.stdout == without.stdout
 
 

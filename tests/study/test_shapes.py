@@ -46,8 +46,8 @@ def test_no_other_single_plan_is_better(table: dict[Plan, list[float]], objectiv
 
     def worth(plan: Plan) -> float:
         if objective == "worst":
-            return max(one / least for one, least in zip(table[plan], best, strict=True))
-        return sum(weight * one for weight, one in zip(weights, table[plan], strict=True))
+            return float(max(one / least for one, least in zip(table[plan], best, strict=True)))
+        return float(sum(weight * one for weight, one in zip(weights, table[plan], strict=True)))
 
     chosen = best_single(table, weights, objective)
     assert worth(chosen) == min(map(worth, table))

@@ -14,6 +14,7 @@ from sktune.backends.inductor import backend
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import plan_values, write_plan
+from sktune.program.sktune_program.inductor import compiled_regions
 from sktune.targets.strict import recorded_calls
 
 EXACT = (("emulate_precision_casts", True), ("matmul", "aten"), ("reductions", "aten"))
@@ -29,7 +30,8 @@ class Block(nn.Module):
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Return the mixed values."""
-        return values + self.mix(values).relu() * (1 if mask is None else mask.sum())
+        mixed: torch.Tensor = self.mix(values).relu()
+        return values + (mixed if mask is None else mixed * mask.sum())
 
 
 class Model(nn.Module):
@@ -41,7 +43,8 @@ class Model(nn.Module):
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Run the blocks; only the first one sees the mask."""
-        return self.blocks[1](self.blocks[0](values, mask=mask))
+        mixed: torch.Tensor = self.blocks[1](self.blocks[0](values, mask=mask))
+        return mixed
 
 
 def inputs(batch: int, context: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +63,7 @@ def model() -> Model:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
     """The labels of the scopes of each graph that is compiled."""
     labels: list[list[str]] = []
-    compile_scopes = backend.compile_scopes
+    compile_scopes = compiled_regions.compile_scopes
 
     def recording(marked: Any, example_inputs: Any) -> Any:
         labels.append(sorted(marked.spans))

@@ -24,7 +24,7 @@ def searched(runs: Path, **options: Any) -> Any:
     """Search on the simulated device at two shapes."""
     constants = long_gaps(runs.parent)
     given = {"backend": "sim", "trials": 6, "shapes": "batch=1,8", "study": "s", "runs": runs, "constants": constants}
-    return sktune.search("llama", **{**given, **options})
+    return sktune.search_shapes("llama", **{**given, **options})
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ class TestCrossing:
 
 @pytest.mark.slow
 def test_one_answer_for_all_shapes(whole: Any) -> None:
-    """A study for each, which learn from each other; a table, a plan file with a plan for each, and no trial too many."""
+    """A study for each, which learn from each other; a table, a plan file with all plans, and no trial too many."""
     assert whole.is_finished
     assert sum(len(result.trials) for result in whole.results) <= 9
     assert [len(result.facts.earlier) for result in whole.results] == [0, 1]
@@ -94,7 +94,7 @@ def test_one_answer_for_all_shapes(whole: Any) -> None:
     assert "batch=8" in (whole.folder / "report.md").read_text()
     assert "for all 2 shapes" in str(whole)
     runs = whole.folder.parent
-    assert str(sktune.load("s", runs)) == str(whole)
+    assert str(sktune.load_shapes("s", runs)) == str(whole)
     shown = succeeded("show", "s", "--runs", str(runs), "--json")
     assert '"event": "shapes_finished"' in shown.stdout.splitlines()[-1]
     assert "compare the studies of one shape" in refusal("compare", "s", "--runs", str(runs))
