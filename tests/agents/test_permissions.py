@@ -24,6 +24,9 @@ CALLS: dict[str, Call] = {
     "search a recipe of another folder": lambda tools, folder: tools.start_search(
         recipe=str(folder / "allowed" / "recipe.yaml")
     ),
+    "search a recipe of a shape": lambda tools, folder: tools.start_search(
+        recipe=str(folder / "allowed" / "fine.yaml"), shapes=str(folder / "allowed" / "shapes.yaml")
+    ),
     "search with a strategy": lambda tools, folder: tools.start_search(model="llama", strategy="antigravity:sampler"),
     "analyze a file": lambda tools, folder: tools.analyze(f"{folder / 'own.py'}:target"),
     "inspect a folder's code": lambda tools, folder: tools.inspect(str(folder / "coded"), trust=True),
@@ -45,6 +48,8 @@ def folder(tmp_path: Path) -> Path:
     allowed.mkdir()
     (allowed / "link.py").symlink_to(tmp_path / "own.py")
     (allowed / "recipe.yaml").write_text(f"{RECIPE}directory: ..\n")
+    (allowed / "fine.yaml").write_text(RECIPE)
+    (allowed / "shapes.yaml").write_text("version: 1\nshapes: [{recipe: fine.yaml}, {recipe: ../recipe.yaml}]\n")
     (tmp_path / "coded").mkdir()
     for place in (tmp_path / "coded", allowed):
         (place / "config.json").write_text('{"auto_map": {"AutoModelForCausalLM": "own.Own"}}')
