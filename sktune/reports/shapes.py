@@ -1,25 +1,30 @@
 """Reports of studies of several shapes: the table of shapes, ``report.md`` and the plan file with a plan for each."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sktune.core.errors import StudyError
 from sktune.core.events.search import ShapesFinished
 from sktune.core.events.values import ShapeRow
 from sktune.core.files import write_text
+from sktune.core.language import Sentences
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS, artifacts_of, plan_values, write_plan
 from sktune.core.printable import counted, one_line
 from sktune.core.shapes import Shape
 from sktune.reports.figure import Table
+from sktune.reports.markup import element, joined
 from sktune.reports.plan_names import distinct_names
 from sktune.reports.plan_output import layers_of, scope_flavour
+from sktune.reports.texts import TEXTS
 from sktune.study.facts import DeliveryRecord
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.study.shapes import ShapesResult
 
-REPORT = "report.md"
+REPORT, PAGE = "report.md", "report.html"
 COLUMNS = ("shape", "baseline ms", "best ms", "speedup", "95% interval", "single plan", "fewest plans", "trials")
 NUMERIC = frozenset({1, 2, 3, 7})
 LOSS = "In brackets: what the plan loses to the best one at this shape."
@@ -149,6 +154,22 @@ def report_markdown(answer: ShapesResult) -> str:
     )
 
 
+def page_html(answer: ShapesResult) -> str:
+    """Return the page: the answer, and the table, in which each shape leads to the page of its study."""
+    from sktune.reports.page.page import filled  # with the figures; who only shows a study does not wait for it
+
+    parts: list[object] = [element("p", line) for line in answer_lines(answer)]
+    if answer.is_finished:
+        table = shapes_table(answer)
+        links = [
+            element("a", shape.name, href=f"../{quote(result.folder.name)}/report.html")
+            for shape, result in zip(answer.shapes, answer.results, strict=True)
+        ]
+        rows = [(link, *row[1:]) for link, row in zip(links, table.rows, strict=True)]
+        parts += [replace(table, rows=rows).html(), element("p", LOSS)]
+    return filled("index.html", Sentences(TEXTS, "en"), title=answer.study, studies=joined(parts))
+
+
 def shapes_yaml(answer: ShapesResult) -> str | None:
     """Return the plan file of all shapes; None if the baseline is the answer everywhere, or there is none yet."""
     if not answer.is_finished:
@@ -231,6 +252,7 @@ def write(answer: ShapesResult) -> list[Path]:
                 is_winner = stored == result.facts.delivery
                 shutil.copytree(result.folder / (ARTIFACTS if is_winner else artifacts_of(stored.trial)), to)
         write_text(folder / REPORT, report_markdown(answer))
+        write_text(folder / PAGE, page_html(answer))
         if text is None:
             (folder / BEST_PLAN).unlink(missing_ok=True)
         else:
@@ -239,4 +261,4 @@ def write(answer: ShapesResult) -> list[Path]:
         raise StudyError(
             f"{folder} cannot be written ({failure.strerror}); fix that and run the same command again"
         ) from failure
-    return [folder / REPORT, *([folder / BEST_PLAN] if text is not None else [])]
+    return [folder / PAGE, folder / REPORT, *([folder / BEST_PLAN] if text is not None else [])]

@@ -1,6 +1,7 @@
 """Searches for several shapes: what is tried where, what is stored, and how it goes on."""
 
 import math
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -92,6 +93,10 @@ def test_one_answer_for_all_shapes(whole: Any) -> None:
     with pytest.raises(PlanError, match="its shapes: batch=1, batch=8"):
         file.entry_of("batch=2", "file")
     assert "batch=8" in (whole.folder / "report.md").read_text()
+    page = (whole.folder / "report.html").read_text()
+    linked = [whole.folder / link for link in re.findall('href="([^"]+/report.html)"', page)]
+    assert len(linked) == 2
+    assert all(path.exists() for path in linked)
     assert "for all 2 shapes" in str(whole)
     runs = whole.folder.parent
     assert str(sktune.load_shapes("s", runs)) == str(whole)

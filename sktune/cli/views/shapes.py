@@ -6,7 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sktune.reports.shapes import LOSS, NUMERIC, answer_lines, shapes_table
+from sktune.reports.shapes import LOSS, NUMERIC, PAGE, REPORT, answer_lines, shapes_table
 from sktune.study.result import BEST_PLAN
 from sktune.study.shapes import ShapesResult
 
@@ -22,5 +22,5 @@ def shapes_view(answer: ShapesResult) -> RenderableType:
         table.add_column(heading, overflow="fold", justify="right" if number in NUMERIC else "left")
     for row in shown.rows:
         table.add_row(*(escape(str(value)) for value in row))
-    files = ", ".join(name for name in ("report.md", BEST_PLAN) if (answer.folder / name).exists())
+    files = ", ".join(name for name in (PAGE, REPORT, BEST_PLAN) if (answer.folder / name).exists())
     return Group(table, *lines, Text(f"Files in {answer.folder}: {files or 'none yet'}"))
