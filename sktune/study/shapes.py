@@ -129,8 +129,8 @@ class ShapesResult:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every shape has its verdict."""
-        return all(result.verdict is not None for result in self.results)
+        """Whether every shape has the verdict of a final comparison, or nothing to compare."""
+        return all(result.verdict and (result.is_compared or not result.winner) for result in self.results)
 
     @property
     def is_simulated(self) -> bool:
@@ -244,17 +244,19 @@ def compared_plans(result: SearchResult) -> list[tuple[str, Plan]]:
 
 
 def latencies_of(result: SearchResult) -> dict[Plan, float]:
-    """Return the latency of each plan that may be used at a shape: compared there, with bits that were verified."""
-    if result.baseline_ms is None:
+    """Return the latency of each plan that may be used at a shape: compared there, with bits that were verified.
+
+    None counts as faster than the verdict's answer: what is not told apart from it is no better.
+    """
+    least_ms = result.latency_ms
+    if result.baseline_ms is None or least_ms is None:
         return {Plan(): 1.0}
     latencies = {Plan(): result.baseline_ms}
     rows = {row.name: row for row in result.final}
     for name, plan in compared_plans(result):
         speedup = result.final_speedup(rows[name])
         if speedup and rows[name].bit_identical is not False and _is_verified(result, int(name)):
-            latencies[plan] = min(latencies.get(plan, math.inf), result.baseline_ms / speedup.ratio)
-    if result.winner and result.winner.plan not in latencies:  # without a final comparison
-        latencies[result.winner.plan] = result.baseline_ms / result.winner.speedup.ratio
+            latencies[plan] = max(least_ms, min(latencies.get(plan, math.inf), result.baseline_ms / speedup.ratio))
     return latencies
 
 

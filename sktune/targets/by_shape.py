@@ -90,7 +90,7 @@ class ShapedPlans(MarkedModel):
         marks.first_units = {self._label(number, label): unit for label, unit in marks.first_units.items()}
         if self._strict and number != self._single and shaped.plan.scopes:
             calls = {self._label(number, label): call for label, call in shaped.scope_calls.items()}
-            StrictPlan(marks, calls)
+            StrictPlan(marks, calls, self._label(number, ""))
         self.absorb(marks)
 
     def _label(self, number: int, label: str) -> str:

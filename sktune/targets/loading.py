@@ -2,7 +2,9 @@
 
 import importlib
 import importlib.util
+import inspect
 import sys
+from collections.abc import Callable
 from functools import singledispatch
 from pathlib import Path
 from types import ModuleType
@@ -50,13 +52,33 @@ def _of_function(spec: FunctionSpec, *, takes_torchair: bool = False) -> Target:
     if not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise TargetError(f"{spec.place} has no function {spec.function!r}{nearest(spec.function, functions)}")
+    sizes = _accepted(spec, function)
     try:
-        target = function()
+        target = function(**sizes)
     except Exception as failure:
         raise TargetError(f"{spec.source} raises {described(failure)}; fix the function") from failure
     if not isinstance(target, Target):
         raise TargetError(f"{spec.source} returns {type(target).__name__}; return a sktune.Target")
     return target
+
+
+def _accepted(spec: FunctionSpec, function: Callable[..., object]) -> dict[str, int]:
+    """Return the batch and context that the function is to make its target for.
+
+    Raises:
+        TargetError: it takes no such parameter.
+    """
+    sizes = {name: value for name, value in (("batch", spec.batch), ("context", spec.context)) if value is not None}
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a callable without a signature is asked for what it makes by itself
+        return sizes
+    if missing := [name for name in sizes if name not in parameters]:
+        raise TargetError(
+            f"{spec.source} takes no {missing[0]}; give the function the parameter {missing[0]!r}, or leave "
+            f"--{missing[0]} and --shapes out"
+        )
+    return sizes
 
 
 def _module(path: str) -> ModuleType:

@@ -26,9 +26,11 @@ class StrictPlan:
     Args:
         marks: of the plan on the model.
         calls: the shapes and types of that module's call in a decode step, by label; see ``recorded_calls``.
+        before: what each label has before the scope's own.
     """
 
-    def __init__(self, marks: MarkedModel, calls: Mapping[str, str]) -> None:
+    def __init__(self, marks: MarkedModel, calls: Mapping[str, str], before: str = "") -> None:
+        self.before = before
         self.labels = frozenset(marks.first_units)
         self.is_compiled = False
         for label, module in marks.first_units.items():
@@ -41,8 +43,8 @@ class StrictPlan:
                 return
             if call and self in _active and described_call(arguments, keywords) == call:
                 raise PlanError(
-                    f"scope {label} runs uncompiled, not the code that was verified; compile the decode step with "
-                    "torch.compile(step, backend='sktune', fullgraph=True, dynamic=False)"
+                    f"scope {label.removeprefix(self.before)} runs uncompiled, not the code that was verified; compile "
+                    "the decode step with torch.compile(step, backend='sktune', fullgraph=True, dynamic=False)"
                 )
 
         return refuse
@@ -62,8 +64,8 @@ def check_graph(labels: Collection[str], calls: Collection[str] = ()) -> None:
         if missing and (len(missing) < len(plan.labels) or not (labels or calls)):
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             raise PlanError(
-                f"the compiled step does not contain scope {min(missing)}{more}; compile the step of the model "
-                "that the plan was applied to, as one graph (fullgraph=True), or omit strict"
+                f"the compiled step does not contain scope {min(missing).removeprefix(plan.before)}{more}; compile "
+                "the step of the model that the plan was applied to, as one graph (fullgraph=True), or omit strict"
             )
         plan.is_compiled = not missing
 

@@ -39,10 +39,10 @@ class Layer(nn.Module):
 class Model(nn.Module):
     """Two layers, and a cache of the inputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer() for _ in range(2))
-        self.cache = nn.Buffer(torch.zeros(SLOTS, BATCH, WIDTH))
+        self.cache = nn.Buffer(torch.zeros(SLOTS, batch, WIDTH))
         self.position = nn.Buffer(torch.zeros(1, dtype=torch.long))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -54,15 +54,15 @@ class Model(nn.Module):
         return hidden
 
 
-def target() -> sktune.Target:
+def target(batch: int = BATCH) -> sktune.Target:
     """Return the target to tune."""
-    model = Model().eval()
+    model = Model(batch).eval()
     state = dict(model.named_buffers())
 
     def prefill(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
         generator = torch.Generator().manual_seed(seed)
         for tensor in state.values():
             tensor.zero_()
-        return [(torch.randn(BATCH, WIDTH, generator=generator),) for _ in range(steps)]
+        return [(torch.randn(batch, WIDTH, generator=generator),) for _ in range(steps)]
 
     return sktune.Target(model, model.forward, prefill, state, "elementwise chains")
