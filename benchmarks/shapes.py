@@ -29,7 +29,7 @@ from benchmarks.landscapes.recorded import RecordedLandscape, names, recorded
 from sktune.backends.this_machine import device_name
 from sktune.core.earlier import EarlierStudy
 from sktune.core.plan import Plan
-from sktune.core.shapes import Shape, parse_shapes
+from sktune.core.shapes import StepShape, parse_shapes
 from sktune.learning.history import Learned
 from sktune.samplers.partition import PARTITION, PartitionSampler
 from sktune.study.shapes import best_single, fewest_plans
@@ -54,7 +54,7 @@ class Found:
     failing: int
 
 
-def shapes_of(model: str) -> dict[Shape, RecordedLandscape]:
+def shapes_of(model: str) -> dict[StepShape, RecordedLandscape]:
     """Return the recorded landscapes of a model by their shapes."""
     prefix = f"{model}-"
     recordings = [name for name in names() if name.startswith(prefix) and "x" in name.removeprefix(prefix)]
@@ -69,9 +69,9 @@ def searched(model: str, trials: int, seed: int) -> Found:
     landscapes = shapes_of(model)
     shapes = list(landscapes)
     allotment = Allotment.of(trials, len(shapes))
-    runs: dict[Shape, Sequence[FrozenTrial]] = {}
-    tried: dict[Shape, set[Plan]] = {}
-    samplers: dict[Shape, PartitionSampler] = {}
+    runs: dict[StepShape, Sequence[FrozenTrial]] = {}
+    tried: dict[StepShape, set[Plan]] = {}
+    samplers: dict[StepShape, PartitionSampler] = {}
     for number, shape in enumerate(in_order(shapes)):
         landscape = landscapes[shape]
         sources = sorted(runs, key=shape.distance)[:MAX_SOURCES]
@@ -99,7 +99,7 @@ def searched(model: str, trials: int, seed: int) -> Found:
 
 
 def _answer(
-    landscapes: Mapping[Shape, RecordedLandscape], wanted: Sequence[Sequence[Plan]], trials: int,
+    landscapes: Mapping[StepShape, RecordedLandscape], wanted: Sequence[Sequence[Plan]], trials: int,
     weights: Sequence[float], seed: int,
 ) -> Found:  # fmt: skip
     rng = np.random.default_rng(seed)
@@ -124,7 +124,7 @@ def _answer(
 
 
 def _findings(
-    landscapes: Mapping[Shape, RecordedLandscape], runs: Mapping[Shape, Sequence[FrozenTrial]], shape: Shape
+    landscapes: Mapping[StepShape, RecordedLandscape], runs: Mapping[StepShape, Sequence[FrozenTrial]], shape: StepShape
 ) -> EarlierStudy:
     learned = Learned(landscapes[shape].space)
     learned.read_once(runs[shape])

@@ -100,7 +100,7 @@ class ShapeEntry(Document):
 
     @property
     def name(self) -> str:
-        """The shape, as ``sktune.core.shapes.Shape`` names it."""
+        """The shape, as ``sktune.core.shapes.StepShape`` names it."""
         sizes = {"batch": self.batch, "context": self.context}
         return self.recipe or " ".join(f"{name}={value}" for name, value in sizes.items() if value is not None)
 

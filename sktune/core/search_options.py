@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from sktune.core.errors import BadInputError
-from sktune.core.shapes import Shape, parse_shapes
+from sktune.core.shapes import StepShape, parse_shapes
 from sktune.core.verification import DEFAULT_VERIFY_STEPS
 
 MODELS = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, or path/to/file.py:function."
@@ -186,7 +186,7 @@ class SearchOptions:
         Opt("Tokens in the KV cache before the first step.", Group.MODEL, at_least=1, is_of_program=True),
     ] = None
     shapes: Annotated[
-        tuple[Shape, ...] | None,
+        tuple[StepShape, ...] | None,
         Opt('Several shapes: "batch=1,8 context=1024,8192", or a YAML with their weights; see docs/how-to/shapes.md.',
             Group.MODEL, parse=parse_shapes, in_lists=False),
     ] = None  # fmt: skip

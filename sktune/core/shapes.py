@@ -18,7 +18,7 @@ EXAMPLE = '"batch=1,8,32 context=1024,8192"'
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class StepShape:
     """A shape of the decode step.
 
     Attributes:
@@ -49,7 +49,7 @@ class Shape:
         """What a study's name gets for the shape, safe in names of folders if the recipe's is."""
         return self.recipe.stem if self.recipe else ".".join(f"{name}-{value}" for name, value in self.sizes.items())
 
-    def distance(self, other: "Shape") -> float:
+    def distance(self, other: "StepShape") -> float:
         """Return how far apart two shapes are: the ratios of their sizes, as logarithms."""
         return sum(abs(math.log(self.sizes[name] / other.sizes[name])) for name in self.sizes.keys() & other.sizes)
 
@@ -66,7 +66,7 @@ class _ShapesFile(Document):
     shapes: Annotated[list[_ShapeEntry], Field(min_length=1)]
 
 
-def parse_shapes(text: str) -> tuple[Shape, ...]:
+def parse_shapes(text: str) -> tuple[StepShape, ...]:
     """Return the shapes of ``"batch=1,8 context=1024"``, every combination, or of a YAML file with their weights.
 
     Raises:
@@ -81,7 +81,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     return shapes
 
 
-def _of_text(text: str) -> tuple[Shape, ...]:
+def _of_text(text: str) -> tuple[StepShape, ...]:
     sizes: dict[str, tuple[int, ...]] = {}
     for part in text.split():
         name, _, values = part.partition("=")
@@ -91,19 +91,19 @@ def _of_text(text: str) -> tuple[Shape, ...]:
         sizes[name] = tuple(int(value) for value in values.split(","))
     combinations = product(*sizes.values())
     given: list[dict[str, Any]] = [dict(zip(sizes, values, strict=True)) for values in combinations]
-    return tuple(Shape(**values) for values in given)
+    return tuple(StepShape(**values) for values in given)
 
 
-def _of_file(path: Path) -> tuple[Shape, ...]:
+def _of_file(path: Path) -> tuple[StepShape, ...]:
     if not path.is_file():
         raise BadInputError(f"--shapes must be such as {EXAMPLE}, or a YAML file; got {str(path)!r}")
     entries = read_document(path, _ShapesFile, BadInputError).shapes
     return tuple(
-        Shape(entry.batch, entry.context, entry.recipe and path.parent / entry.recipe, entry.weight)
+        StepShape(entry.batch, entry.context, entry.recipe and path.parent / entry.recipe, entry.weight)
         for entry in entries
     )
 
 
-def fields_of_shape(shape: Shape) -> dict[str, Any]:
+def fields_of_shape(shape: StepShape) -> dict[str, Any]:
     """Return the options of a search at the shape."""
     return {"recipe": shape.recipe} if shape.recipe else dict(shape.sizes)

@@ -14,7 +14,7 @@ from sktune.core.language import Sentences
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS, artifacts_of, plan_values, write_plan
 from sktune.core.printable import counted, one_line
-from sktune.core.shapes import Shape
+from sktune.core.shapes import StepShape
 from sktune.reports.figure import Table
 from sktune.reports.markup import element, joined
 from sktune.reports.plan_names import distinct_names
@@ -196,7 +196,7 @@ def shapes_yaml(answer: ShapesResult) -> str | None:
     )
 
 
-def _entry(answer: ShapesResult, number: int, shape: Shape) -> dict[str, Any]:
+def _entry(answer: ShapesResult, number: int, shape: StepShape) -> dict[str, Any]:
     result, plan = answer.results[number], answer.plan_at(number)
     stored = _delivery(answer, number, plan)
     latency_ms, baseline_ms = answer.latencies_ms[plan][number], answer.latencies_ms[Plan()][number]

@@ -15,7 +15,7 @@ from sktune.core.errors import StudyError
 from sktune.core.files import read_text, write_text
 from sktune.core.plan import Plan
 from sktune.core.printable import one_line
-from sktune.core.shapes import Shape
+from sktune.core.shapes import StepShape
 from sktune.core.space import StartingPoint
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.study import folder_name
@@ -29,7 +29,7 @@ REGRET = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class CrossPlans:
     """What a shape's study is to try of the others' plans, decided once.
 
     Attributes:
@@ -45,9 +45,9 @@ class Crossing:
 class ShapeStudy:
     """A shape, the name of its study, and what was decided for its last trials; None before that."""
 
-    shape: Shape
+    shape: StepShape
     study: str
-    crossing: Crossing | None = None
+    crossing: CrossPlans | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class ShapesResult:
     results: Sequence[SearchResult] = field(repr=False)
 
     @property
-    def shapes(self) -> tuple[Shape, ...]:
+    def shapes(self) -> tuple[StepShape, ...]:
         """The shapes."""
         return tuple(each.shape for each in self.record.studies)
 
@@ -278,7 +278,7 @@ def stored_shapes(name: str, runs: Path, storage: str | None = None) -> ShapesRe
     return ShapesResult(name, folder, record, [stored_result(each.study, runs, storage) for each in record.studies])
 
 
-def with_crossing(record: ShapesRecord, study: str, crossing: Crossing) -> ShapesRecord:
+def with_crossing(record: ShapesRecord, study: str, crossing: CrossPlans) -> ShapesRecord:
     """Return the record with what was decided for a shape."""
     studies = (replace(each, crossing=crossing) if each.study == study else each for each in record.studies)
     return replace(record, studies=tuple(studies))

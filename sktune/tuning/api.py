@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from sktune.core.errors import BadInputError, nearest
 from sktune.core.search_options import SearchOptions, taking
-from sktune.core.shapes import Shape
+from sktune.core.shapes import StepShape
 from sktune.study.result import stored_result
 from sktune.study.shapes import stored_shapes
 from sktune.tuning import loop
@@ -48,7 +48,7 @@ def search(
 def search_shapes(
     model: str = "",
     *,
-    shapes: str | Sequence[Shape],
+    shapes: str | Sequence[StepShape],
     listener: Callable[[dict[str, Any]], None] = lambda event: None,
     **options: Any,
 ) -> "ShapesAnswer":

@@ -15,7 +15,7 @@ from functools import partial
 from sktune.core.errors import BadInputError, StudyError
 from sktune.core.events.base import Event
 from sktune.core.plan import Plan
-from sktune.core.shapes import Shape, fields_of_shape
+from sktune.core.shapes import StepShape, fields_of_shape
 from sktune.core.space import StartingPoint
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
@@ -23,7 +23,7 @@ from sktune.study.records import feasible
 from sktune.study.result import SearchResult
 from sktune.study.shapes import (
     REGRET,
-    Crossing,
+    CrossPlans,
     ShapesRecord,
     ShapesResult,
     ShapeStudy,
@@ -94,7 +94,7 @@ def search(
     allotment = Allotment.of(record.trials, len(shapes))
     learns = find_strategy(request.strategy).learns
     order = in_order(shapes)
-    results: dict[Shape, SearchResult] = {}
+    results: dict[StepShape, SearchResult] = {}
     for number, shape in enumerate(order):
         sources = sorted(filter(lambda other: _has_figures(results[other]), results), key=shape.distance)
         names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
@@ -172,7 +172,7 @@ def _record(request: Request, name: str) -> ShapesRecord:
     return ShapesRecord(studies, trials, request.objective, request.regret or REGRET)
 
 
-def in_order(shapes: Sequence[Shape]) -> list[Shape]:
+def in_order(shapes: Sequence[StepShape]) -> list[StepShape]:
     """Return the shape that counts most, of equals the first, and then whichever is nearest to one before it."""
     left = list(shapes)
     ordered = [max(left, key=lambda shape: shape.weight)]
@@ -185,8 +185,8 @@ def in_order(shapes: Sequence[Shape]) -> list[Shape]:
 
 
 def _crossings(
-    results: Mapping[Shape, SearchResult], record: ShapesRecord, most: int, seed: int
-) -> dict[Shape, Crossing]:
+    results: Mapping[StepShape, SearchResult], record: ShapesRecord, most: int, seed: int
+) -> dict[StepShape, CrossPlans]:
     """Decide which plans each shape still has to try, from what the studies expect of all plans that have worked."""
     points: dict[Plan, StartingPoint] = {}
     for shape, result in results.items():
@@ -215,7 +215,7 @@ def _crossings(
         expected_ms, measured, [shape.weight for shape in shapes], record.objective, record.regret, most
     )
     return {
-        shape: Crossing(len(results[shape].trials) + len(set(chosen) - known), tuple(points[plan] for plan in chosen))
+        shape: CrossPlans(len(results[shape].trials) + len(set(chosen) - known), tuple(points[plan] for plan in chosen))
         for shape, chosen, known in zip(shapes, wanted, measured, strict=True)
     }
 

@@ -32,8 +32,9 @@ def test_every_surface_has_the_options_that_their_rows_give_it(tmp_path: Path) -
     tools = anyio.run(make_server(tmp_path, Permissions()).list_tools)
     [schema] = [tool.input_schema for tool in tools if tool.name == "start_search"]
     assert schema["properties"].keys() == {name for name, option in OPTIONS.items() if option.for_agents}
-    python = inspect.signature(sktune.search).parameters
-    assert python.keys() - {"listener"} == {option.field for option in OPTIONS.values()}
+    alone, shaped = (inspect.signature(each).parameters.keys() for each in (sktune.search, sktune.search_shapes))
+    assert shaped - {"listener"} == {option.field for option in OPTIONS.values()}
+    assert shaped - alone == {"shapes", "objective", "regret"}
 
 
 def test_a_new_field_is_an_option() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sktune.core.errors import BadInputError
-from sktune.core.shapes import Shape, parse_shapes
+from sktune.core.shapes import StepShape, parse_shapes
 
 
 def test_every_combination_is_a_shape() -> None:
@@ -23,7 +23,7 @@ def test_a_file_has_weights_and_recipes(tmp_path: Path) -> None:
     (tmp_path / "shapes.yaml").write_text("version: 1\nshapes:\n- {batch: 1, weight: 3}\n- {batch: 8}\n")
     assert [shape.weight for shape in parse_shapes(str(tmp_path / "shapes.yaml"))] == [3, 1]
     (tmp_path / "recipes.yaml").write_text("version: 1\nshapes:\n- recipe: short.yaml\n- recipe: long.yaml\n")
-    assert parse_shapes(str(tmp_path / "recipes.yaml"))[1] == Shape(recipe=tmp_path / "long.yaml")
+    assert parse_shapes(str(tmp_path / "recipes.yaml"))[1] == StepShape(recipe=tmp_path / "long.yaml")
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_nearness_is_a_matter_of_ratios() -> None:
     """From 1 to 4 is as far as from 8 to 32; what one of them leaves open does not count."""
     one, four, eight, many = parse_shapes("batch=1,4,8,32")
     assert one.distance(four) == pytest.approx(eight.distance(many))
-    assert one.distance(Shape(context=32)) == 0
+    assert one.distance(StepShape(context=32)) == 0

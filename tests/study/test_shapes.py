@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from sktune.core.errors import StudyError
 from sktune.core.plan import Plan, Scope
-from sktune.core.shapes import Shape
+from sktune.core.shapes import StepShape
 from sktune.core.space import StartingPoint
 from sktune.study.shapes import (
     RECORD,
-    Crossing,
+    CrossPlans,
     ShapesRecord,
     ShapeStudy,
     best_single,
@@ -77,8 +77,8 @@ def test_more_shapes_than_plans_of_a_set() -> None:
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     """With what was decided for a shape."""
-    crossing = Crossing(7, (StartingPoint("of batch=1", {"layers_per_scope": "all", "cpp_wrapper": True}),))
-    studies = (ShapeStudy(Shape(1, weight=2.0), "s.batch-1"), ShapeStudy(Shape(8), "s.batch-8"))
+    crossing = CrossPlans(7, (StartingPoint("of batch=1", {"layers_per_scope": "all", "cpp_wrapper": True}),))
+    studies = (ShapeStudy(StepShape(1, weight=2.0), "s.batch-1"), ShapeStudy(StepShape(8), "s.batch-8"))
     record = with_crossing(ShapesRecord(studies, 12, "worst", 0.02), "s.batch-8", crossing)
     record.write(tmp_path)
     assert read_record(tmp_path) == record
@@ -95,7 +95,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_a_record_with_more_keys_is_read(tmp_path: Path) -> None:
     """Those of a later version of the same format."""
-    ShapesRecord((ShapeStudy(Shape(1), "s"),), 4).write(tmp_path)
+    ShapesRecord((ShapeStudy(StepShape(1), "s"),), 4).write(tmp_path)
     values = json.loads((tmp_path / RECORD).read_text()) | {"later": 1}
     (tmp_path / RECORD).write_text(json.dumps(values))
     assert read_record(tmp_path) is not None
