@@ -42,6 +42,8 @@ MOST_TRIALS = 1.5
 """Trials at all shapes together, in those that one shape would get."""
 FIRST_SHARE, OTHERS_SHARE = 0.5, 0.5
 """Of the trials for one shape: those of the first shape, and those of all others together; the rest are crossings."""
+FIRST_TIME, OTHERS_TIME = 0.3, 0.3
+"""The same of the time budget; the rest is for crossings and final comparisons."""
 MIN_TRIALS = 3
 """At each other shape."""
 MAX_SOURCES = 3
@@ -103,7 +105,7 @@ def search(
                 requests[shape],
                 trials=allotment.other if number else allotment.first,
                 learn_from=(*request.learn_from, *names),
-                time_budget_s=_share(request, FIRST_SHARE * (number + 1) / len(shapes)),
+                time_budget_s=_time(request, FIRST_TIME + OTHERS_TIME * number / max(1, len(shapes) - 1)),
                 compares=len(shapes) == 1,
             )
         )
@@ -111,6 +113,7 @@ def search(
         for shape, crossing in _crossings(results, record, allotment.crossings, request.seed).items():
             record = with_crossing(record, requests[shape].study or "", crossing)
     record.write(folder)
+    before = FIRST_TIME + OTHERS_TIME
     for number, each in enumerate(record.studies):
         if each.crossing:
             results[each.shape] = run(
@@ -120,7 +123,7 @@ def search(
                     points=each.crossing.points,
                     until=None,
                     until_converged=False,
-                    time_budget_s=_share(request, FIRST_SHARE + (1 - FIRST_SHARE) * (number + 1) / len(shapes)),
+                    time_budget_s=_time(request, before + (1 - before) * (number + 1) / len(shapes)),
                 )
             )
     from sktune.reports import shapes as reports  # a search goes without reports until it ends
@@ -149,8 +152,10 @@ def _has_figures(result: SearchResult) -> bool:
     return any(one.outcome and one.outcome.speedup for one in result.trials)
 
 
-def _share(request: Request, share: float) -> float | None:
-    return request.time_budget_s and share * request.time_budget_s
+def _time(request: Request, share: float) -> float | None:
+    """Return the part of the time budget, from its beginning, after which a search has to end."""
+    is_alone = len(request.shapes or ()) == 1
+    return request.time_budget_s and (1.0 if is_alone else share) * request.time_budget_s
 
 
 def _record(request: Request, name: str) -> ShapesRecord:
