@@ -121,10 +121,10 @@ class Finals:
             room = max(0, finalists - len(first))
             batch, left = first + left[:room], left[room:]
             final = self._compared(batch, references=references and final is None)
-            final, is_rejected = self._verified(final, dict(batch), records)
-            for name, plan in first:
+            for name, plan in first:  # before the winner's: without one of them, another plan may win
                 final = final.rejecting(name, problem) if (problem := self._problem(final, name, plan)) else final
             first = []
+            final, is_rejected = self._verified(final, dict(batch), records)
         self._enter(Stage.OPEN)
         self._study.remember(
             final=final, uncompared=False, final_seconds=self._seconds, final_trials=self._study.finished()

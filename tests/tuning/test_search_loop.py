@@ -19,6 +19,7 @@ from sktune.core.layout import Kernel
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.search_options import fields_of
+from sktune.core.space import StartingPoint
 from sktune.study.facts import DeliveryRecord
 from sktune.tuning import loop
 from sktune.tuning.loop import search as search_with_proxy
@@ -494,6 +495,29 @@ class TestFinals:
             assert all((row.bit_identical, row.verdict) == (False, "step 40: logits") for row in rows)
         assert result.winner is not None
         assert not holds(result.winner.plan, "1.self_attn")
+
+    @pytest.mark.parametrize("ahead", [0.001, 0.01, 0.03])
+    def test_a_winner_is_verified_whatever_is_rejected_beside_it(self, tmp_path: Path, ahead: float) -> None:
+        """Without a plan that was asked for and differs, a simpler one may be tied with the fastest."""
+        units = [unit.name for unit in LAYERS.units]
+        simple, middle, guilty = (set(units[:count]) for count in (1, 2, 3))
+
+        def latency_ms(plan: Plan) -> float:
+            scopes = {scope.first for scope in plan.scopes if scope.first == scope.last}
+            if scopes not in (simple, middle, guilty) or len(scopes) != len(plan.scopes):
+                return 10.0 if plan.is_baseline else 9.9
+            return 9.0 * (1 + ahead * (2 - len(scopes)))
+
+        def difference(plan: Plan) -> str:
+            return "step 40: logits" if latency_ms(plan) < 9.0 else ""
+
+        values = dict.fromkeys(("dense.self_attn", "dense.mlp", "moe.self_attn"), "new") | {"moe.mlp": "out"}
+        point = StartingPoint("asked", {**values, "layers_per_scope": 1, "matmul": "aten"})
+        runner = FakeRunner(latency_ms=latency_ms, difference=difference, traits=RunnerTraits(final_processes=3))
+        result = search(tmp_path, runner, trials=24, strategy="grid", points=(point,))
+        assert result.winner is not None
+        assert not difference(result.winner.plan)
+        assert str(result.winner.number) in result.facts.verifications
 
     def test_others_are_compared_only_if_all_winners_were_rejected(self, tmp_path: Path) -> None:
         """A finalist that breaks, beside others that are no faster, is no reason to compare the rest as well."""
