@@ -210,6 +210,7 @@ def _entry(answer: ShapesResult, number: int, shape: StepShape) -> dict[str, Any
             "speedup": round(baseline_ms / latency_ms, 4),
             "regret": round(answer.regrets(plan)[number], 4),
             "bit_identical": True if result.is_verified else None,
+            "verified": _verified(answer, number, plan),
             "fingerprint": {**result.facts.fingerprint, **result.facts.versions},
         },
         _decode(result),
@@ -220,6 +221,17 @@ def _entry(answer: ShapesResult, number: int, shape: StepShape) -> dict[str, Any
     of_shape: dict[str, Any] = {"recipe": shape.name} if shape.recipe else dict(shape.sizes)
     calls = {"calls": dict(result.facts.calls)} if result.facts.calls and not shape.recipe else {}
     return of_shape | {"plan": values.pop("plan")} | calls | values
+
+
+def _verified(answer: ShapesResult, number: int, plan: Plan) -> str:
+    """Return how far the bits of a shape's plan were compared there."""
+    result, trial = answer.results[number], answer.trial_of(number, plan)
+    if not result.is_verified:
+        return "not done: the figures are simulated"
+    if trial is None:
+        return "it is the baseline"
+    known = result.facts.verifications.get(str(trial))
+    return known.summary.text if known else result.facts.verified or "only the trial's short replays"
 
 
 def _decode(result: SearchResult) -> dict[str, str] | None:

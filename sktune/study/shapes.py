@@ -129,8 +129,11 @@ class ShapesResult:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every shape has the verdict of a final comparison, or nothing to compare."""
-        return all(result.verdict and (result.is_compared or not result.winner) for result in self.results)
+        """Whether every shape has the verdict of a final comparison, or one that nothing is faster."""
+        return all(
+            result.verdict and result.baseline_ms and (result.is_compared or not result.winner)
+            for result in self.results
+        )
 
     @property
     def is_simulated(self) -> bool:

@@ -100,7 +100,7 @@ class ShapedPlans(MarkedModel):
         """Return the number of the plan for a step that makes such calls; after the last one that of the single plan.
 
         Raises:
-            PlanError: no plan was verified at this shape, and the plans are strict.
+            PlanError: no plan was verified at this shape, or it is not clear which, and the plans are strict.
         """
         fitting = [
             number
@@ -110,14 +110,17 @@ class ShapedPlans(MarkedModel):
         ]
         if len({self._plans[number].plan for number in fitting}) == 1:
             return fitting[0]
-        names = ", ".join(shaped.name for shaped in self._plans)
+        names = [shaped.name for shaped in self._plans]
+        problem = f"a step is compiled at a shape at which no plan was verified (verified: {', '.join(names)})"
+        fix = "search with this shape, too"
         if fitting:
-            alike = " and ".join(self._plans[number].name for number in fitting)
-            logger.warning("the compiled step does not tell %s apart; the single plan for all shapes is used", alike)
-            return self._single
-        problem = f"a step is compiled at a shape at which no plan was verified (verified: {names})"
+            alike = " and ".join(names[number] for number in fitting)
+            problem, fix = (
+                f"the compiled step does not tell {alike} apart, and their plans differ",
+                "name one with shape=",
+            )
         if self._strict:
-            raise PlanError(f"{problem}; search with this shape, too, or leave out strict")
+            raise PlanError(f"{problem}; {fix}, or leave out strict")
         logger.warning("%s; the single plan for all shapes is used", problem)
         return self._single
 

@@ -109,7 +109,9 @@ def search(
                 compares=len(shapes) == 1,
             )
         )
-    if len(shapes) > 1 and any(each.crossing is None for each in record.studies):
+    if len(shapes) > 1 and any(
+        each.crossing is None or each.crossing.trials < len(results[each.shape].trials) for each in record.studies
+    ):
         for shape, crossing in _crossings(results, record, allotment.crossings, request.seed).items():
             record = with_crossing(record, requests[shape].study or "", crossing)
     record.write(folder)

@@ -13,8 +13,9 @@ import sktune
 from sktune.backends.inductor import backend
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan, Scope
-from sktune.core.plan_file import plan_values, write_plan
+from sktune.core.plan_file import plan_values, read_plan_file, write_plan
 from sktune.program.sktune_program.inductor import compiled_regions
+from sktune.targets.by_shape import ShapedPlans
 from sktune.targets.strict import recorded_calls
 
 EXACT = (("emulate_precision_casts", True), ("matmul", "aten"), ("reductions", "aten"))
@@ -148,6 +149,19 @@ def test_shapes_that_a_step_does_not_tell_apart(
     torch.compiler.reset()
     run(model, (1, 16))
     assert compiled[-1] == ["blocks.0..blocks.1"]
+
+
+def test_strict_plans_are_refused_where_a_shape_is_not_clear(model: Model, tmp_path: Path) -> None:
+    """The single plan comes without verified code, so it is no way out; that of one shape can be named."""
+    path = plan_file(tmp_path, model, {(1, 16): FIRST, (4, 16): BOTH})
+    path.write_text(path.read_text().replace("float32[4,", "float32[1,"))
+    plans = ShapedPlans(model, read_plan_file(path), [{}, {}], strict=True)
+    calls = read_plan_file(path).shapes[0].calls
+    with pytest.raises(PlanError, match=r"does not tell batch=1 context=16 and batch=4 context=16 apart.*shape="):
+        plans.chosen(calls)
+    with pytest.raises(PlanError, match="no plan was verified"):
+        plans.chosen({"blocks.0": "float32[9, 8]"})
+    plans.detach()
 
 
 def test_one_shape_can_be_named(model: Model, compiled: list[list[str]], tmp_path: Path) -> None:
