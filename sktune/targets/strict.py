@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sktune.core.errors import PlanError
-from sktune.program.sktune_program.inductor.marks import described_tensors, tensors_of_call
+from sktune.program.sktune_program.calls import described_call
 from sktune.targets.marks import MarkedModel
 
 _active: "weakref.WeakSet[StrictPlan]" = weakref.WeakSet()
@@ -25,7 +25,7 @@ class StrictPlan:
 
     Args:
         marks: of the plan on the model.
-        calls: the shapes and types of that module's call in a decode step, by label; see ``recorded_calls``.
+        calls: the shapes and types of that module's call in a decode step, by label; see ``sktune_program.calls``.
         before: what each label has before the scope's own.
     """
 
@@ -68,30 +68,3 @@ def check_graph(labels: Collection[str], calls: Collection[str] = ()) -> None:
                 "the step of the model that the plan was applied to, as one graph (fullgraph=True), or omit strict"
             )
         plan.is_compiled = not missing
-
-
-def recorded_calls(module: nn.Module, units: Mapping[str, str], run: Callable[[], object]) -> dict[str, str]:
-    """Return the shapes and types with which ``run`` calls units, by the keys under which ``units`` names them."""
-    calls: dict[str, str] = {}
-
-    def recording(key: str) -> Callable[[nn.Module, Any, Any], None]:
-        def record(module: nn.Module, arguments: Any, keywords: Any) -> None:  # noqa: ARG001
-            calls[key] = described_call(arguments, keywords)
-
-        return record
-
-    handles = [
-        module.get_submodule(name).register_forward_pre_hook(recording(key), with_kwargs=True)
-        for key, name in units.items()
-    ]
-    try:
-        run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return calls
-
-
-def described_call(arguments: Any, keywords: Mapping[str, Any]) -> str:
-    """Return the types and shapes of a call's tensors."""
-    return described_tensors(tensors_of_call(arguments, keywords))

@@ -13,13 +13,12 @@ from sktune.core.errors import TargetError
 from sktune.core.layout import Layout
 from sktune.core.space import SpaceSpec
 from sktune.measure.devices import device_of
-from sktune.program.sktune_program.calls import record_calls
+from sktune.program.sktune_program.calls import record_calls, shapes_of_calls
 from sktune.program.sktune_program.module_times import StepTimes, time_modules
 from sktune.program.sktune_program.module_tree import describe
 from sktune.program.sktune_program.torch_private import tree_leaves
 from sktune.targets.base import Snapshot, Target, decode_inputs
 from sktune.targets.module_tree import ModuleTree
-from sktune.targets.strict import recorded_calls
 from sktune.targets.units import layout_of
 
 TIMED_STEPS = 9
@@ -34,33 +33,29 @@ def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
         TargetError: the prefill or the decode step fails; the step runs no module of the tree, or returns no tensor.
         SpaceError: ``spec`` names units that did not run.
     """
+    return trace(target, spec)[0]
+
+
+def trace(target: Target, spec: SpaceSpec) -> tuple[Layout, dict[str, str]]:
+    """Return the layout, and the types and shapes with which a step calls the first unit of each type, by its name.
+
+    By these a program's step is recognised as one of a shape. Otherwise as ``trace_layout``.
+    """
     inputs = decode_inputs(target, 0, 1)[0]
     snapshot = Snapshot(target.state)
-    with torch.no_grad():
+    names = {name: name for name, _ in target.module.named_modules()}
+    with torch.no_grad(), shapes_of_calls(target.module, names) as shapes:
         output, calls = record_calls(target.module, partial(target.decode_step, *inputs))
     snapshot.restore()
     if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(output)):
         returned = type(output).__name__
         raise TargetError(f"the decode step returns no tensor to compare ({returned}); have it return the logits")
     layout = layout_of(ModuleTree(describe(target.module)), calls, spec)
-    return layout.with_time_shares(_time_shares(target, inputs, snapshot, [unit.name for unit in layout.units]))
-
-
-def trace_calls(target: Target, layout: Layout) -> dict[str, str]:
-    """Return the types and shapes with which an eager step calls the first unit of each type, by its name.
-
-    By these a program's step is recognised as one of a shape. The state is restored.
-    """
     first: dict[tuple[str, str], str] = {}
     for unit in layout.units:
         first.setdefault(("" if unit.layer is None else layout.layers[unit.layer].kind, unit.key), unit.name)
-    snapshot, inputs = Snapshot(target.state), decode_inputs(target, 0, 1)[0]
-    with torch.no_grad():
-        calls = recorded_calls(
-            target.module, {name: name for name in first.values()}, partial(target.decode_step, *inputs)
-        )
-    snapshot.restore()
-    return calls
+    layout = layout.with_time_shares(_time_shares(target, inputs, snapshot, [unit.name for unit in layout.units]))
+    return layout, {name: shapes[name] for name in first.values()}
 
 
 def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, names: Sequence[str]) -> dict[str, float]:

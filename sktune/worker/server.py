@@ -149,7 +149,7 @@ class Session(Progress):
         from sktune.targets import TargetSpec
         from sktune.targets.base import decode_inputs
         from sktune.targets.loading import load
-        from sktune.targets.tracing import trace_calls, trace_layout
+        from sktune.targets.tracing import trace
         from sktune.worker.evaluator import PlanEvaluator
 
         torch.set_grad_enabled(False)
@@ -159,7 +159,7 @@ class Session(Progress):
             import_torch_npu()
         make_deterministic(spec.device)
         target = load(spec, takes_torchair=info.takes_torchair(spec.device))
-        layout = trace_layout(target, job.space)
+        layout, calls = trace(target, job.space)
         caches = [
             Path(os.environ[name]) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR") if name in os.environ
         ]
@@ -170,9 +170,7 @@ class Session(Progress):
             layout = layout.with_time_shares(backend.time_shares())  # on the meta device nothing takes time
         facts: dict[str, Any] = {} if job.delivered is None else {"not_delivered": info.install(*job.delivered)}
         if job.is_first:
-            layout = backend.with_operators(layout)
-            if not info.is_simulated:
-                facts["calls"] = trace_calls(target, layout)
+            layout, facts["calls"] = backend.with_operators(layout), calls
         self._evaluator = PlanEvaluator(target, backend, self)
         return Opened(
             layout,

@@ -14,9 +14,9 @@ from sktune.backends.inductor import backend
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import plan_values, read_plan_file, write_plan
+from sktune.program.sktune_program.calls import shapes_of_calls
 from sktune.program.sktune_program.inductor import compiled_regions
 from sktune.targets.by_shape import ShapedPlans
-from sktune.targets.strict import recorded_calls
 
 EXACT = (("emulate_precision_casts", True), ("matmul", "aten"), ("reductions", "aten"))
 FIRST, BOTH = Plan((Scope("blocks.0", "blocks.0", EXACT),)), Plan((Scope("blocks.0", "blocks.1", EXACT),))
@@ -76,14 +76,20 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
     torch.compiler.reset()
 
 
+def calls_at(model: Model, batch: int, context: int) -> dict[str, str]:
+    """Return the types and shapes with which a step of this shape calls the blocks."""
+    with shapes_of_calls(model, {name: name for name in ("blocks.0", "blocks.1")}) as calls:
+        model(*inputs(batch, context))
+    return calls
+
+
 def plan_file(folder: Path, model: Model, plans: dict[tuple[int, int], Plan], single: Plan = FIRST) -> Path:
     """Write a plan file with a plan for each shape of batch and context."""
-    units = {name: name for name in ("blocks.0", "blocks.1")}
     entries = [
         {
             "batch": batch,
             "context": context,
-            "calls": recorded_calls(model, units, lambda at=(batch, context): model(*inputs(*at))),  # type: ignore[misc]
+            "calls": calls_at(model, batch, context),
             **plan_values(plan, {}),
         }
         for (batch, context), plan in plans.items()

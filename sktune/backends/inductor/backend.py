@@ -31,6 +31,7 @@ from sktune.core.plan import Options, Plan
 from sktune.core.scope_times import Part, scope_times
 from sktune.core.verification import RegionCheck
 from sktune.measure.devices import Cpu, Cuda
+from sktune.program.sktune_program.calls import shapes_of_calls
 from sktune.program.sktune_program.inductor.border import memory_use
 from sktune.program.sktune_program.inductor.compiled_regions import (
     CompiledRegion,
@@ -64,7 +65,7 @@ from sktune.targets.base import Inputs, Snapshot, Target
 from sktune.targets.by_shape import scopes_of_shape
 from sktune.targets.marks import attach_each
 from sktune.targets.state import HeldTensors, complete_state, reachable, readable, replaced_error
-from sktune.targets.strict import check_graph, recorded_calls
+from sktune.targets.strict import check_graph
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +224,8 @@ class InductorBackend:
                 )
         self._marks.suspend()
         units = {scope.label: scope.first for scope in plan.scopes}
-        calls = recorded_calls(self._target.module, units, lambda: self._try(Step(self._target.decode_step)))
+        with shapes_of_calls(self._target.module, units) as calls:
+            self._try(Step(self._target.decode_step))
         try:
             return artifacts.save(record, folder, code, calls)
         except OSError as failure:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from typing import Any
 
+import torch
 from torch import nn
 
 from .errors import TargetError, described
@@ -185,3 +187,51 @@ def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls
             "use a separate module for each call"
         )
     return output, calls
+
+
+def tensors_of_call(arguments: Any, keywords: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors among a call's arguments, and in tuples, lists and dictionaries among them."""
+    tensors: list[torch.Tensor] = []
+    left = [keywords[name] for name in sorted(keywords, reverse=True)] + list(arguments)[::-1]
+    while left:
+        value = left.pop()
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif isinstance(value, (tuple, list)):
+            left += list(value)[::-1]
+        elif isinstance(value, dict):
+            left += list(value.values())[::-1]
+    return tensors
+
+
+def described_tensors(values: Sequence[Any]) -> str:
+    """Return the types and shapes of the tensors among values."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return " ".join(f"{value.dtype}{list(value.shape)}".replace("torch.", "", 1) for value in tensors)
+
+
+def described_call(arguments: Any, keywords: Mapping[str, Any]) -> str:
+    """Return the types and shapes of a call's tensors."""
+    return described_tensors(tensors_of_call(arguments, keywords))
+
+
+@contextmanager
+def shapes_of_calls(module: nn.Module, units: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Record the types and shapes with which units are called, by the keys under which ``units`` names them."""
+    shapes: dict[str, str] = {}
+
+    def recording(key: str) -> Callable[[nn.Module, Any, Any], None]:
+        def record(module: nn.Module, arguments: Any, keywords: Any) -> None:  # noqa: ARG001
+            shapes[key] = described_call(arguments, keywords)
+
+        return record
+
+    handles = [
+        module.get_submodule(name).register_forward_pre_hook(recording(key), with_kwargs=True)
+        for key, name in units.items()
+    ]
+    try:
+        yield shapes
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..calls import described_tensors, tensors_of_call
 from ..errors import PlanError
 from ..plan import Option
 from .expected_code import ExpectedCode
@@ -94,27 +95,6 @@ def note_call(unit: str, arguments: Any, keywords: Mapping[str, Any]) -> None:
     """Note in the graph that is being captured with which tensors a unit is called."""
     if torch.compiler.is_compiling():
         unit_called(unit, tensors_of_call(arguments, keywords))
-
-
-def tensors_of_call(arguments: Any, keywords: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors among a call's arguments, and in tuples, lists and dictionaries among them."""
-    tensors: list[torch.Tensor] = []
-    left = [keywords[name] for name in sorted(keywords, reverse=True)] + list(arguments)[::-1]
-    while left:
-        value = left.pop()
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif isinstance(value, (tuple, list)):
-            left += list(value)[::-1]
-        elif isinstance(value, dict):
-            left += list(value.values())[::-1]
-    return tensors
-
-
-def described_tensors(values: Sequence[Any]) -> str:
-    """Return the types and shapes of the tensors among values."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    return " ".join(f"{value.dtype}{list(value.shape)}".replace("torch.", "", 1) for value in tensors)
 
 
 class InductorScope:
