@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +34,13 @@ from sktune.samplers.partition import PARTITION
 SOURCE_TRIALS = 40
 OTHER = 10_000
 """Added to a seed for what is drawn anew."""
-VARIATIONS = ("constants", "layers", "weights", "device", "permuted")
 
 
 def varied(name: str, seed: int) -> Landscape:
     """Return the landscape of a source."""
     base, _, variation = name.partition("~")
     landscape = landscape_source(base)(seed)
-    if not variation or variation == "permuted":
+    if not variation:
         return landscape
     assert isinstance(landscape, DeviceLandscape), f"{name}: only devices are drawn"
     if variation == "constants":
@@ -79,25 +78,31 @@ def findings(name: str, seed: int) -> EarlierStudy:
     source = varied(name, seed)
     learned = Learned(source.space)
     learned.read_once(replay(source, PARTITION, SOURCE_TRIALS, seed + OTHER).trials)
-    found = learned.findings(name)
-    return permuted(found, seed) if name.endswith("~permuted") else found
+    return learned.findings(name)
 
 
 def trials_to_target(landscape: Landscape, trials: int, seed: int) -> float:
     """Return the first trial whose incumbent reaches ``TARGET`` of the gain; infinite if none does."""
-    run = replay(landscape, PARTITION, trials, seed)
-    return next((float(number) for number, gain in enumerate(run.gains, 1) if gain >= TARGET), math.inf)
+    gains = replay(landscape, PARTITION, trials, seed, enough=TARGET).gains
+    return float(len(gains)) if gains[-1] >= TARGET else math.inf
 
 
-def compared(pair: str, trials: int, seed: int) -> tuple[float, float]:
-    """Return the trials that a target needs without and with its source."""
+def compared(pairs: Sequence[str], trials: int, seed: int) -> list[tuple[float, float]]:
+    """Return the trials that each pair's target needs without and with its source; what they share is searched once."""
     torch.set_num_threads(1)
-    sources, _, name = pair.partition(":")
-    target = landscape_source(name)(seed)
-    found = tuple(findings(source.replace("same", name), seed) for source in sources.split("+"))
-    informed = copy.copy(target)
-    informed.space = replace(target.space, earlier=found)  # type: ignore[misc]
-    return trials_to_target(target, trials, seed), trials_to_target(informed, trials, seed)
+    found = cache(lambda name: findings(name, seed))
+    alone = cache(lambda name: trials_to_target(landscape_source(name)(seed), trials, seed))
+    results: list[tuple[float, float]] = []
+    for pair in pairs:
+        sources, _, name = pair.partition(":")
+        informed = copy.copy(landscape_source(name)(seed))
+        earlier = []
+        for source in sources.replace("same", name).split("+"):
+            base = source.removesuffix("~permuted")
+            earlier.append(found(base) if base == source else permuted(found(base), seed))
+        informed.space = replace(informed.space, earlier=tuple(earlier))  # type: ignore[misc]
+        results.append((alone(name), trials_to_target(informed, trials, seed)))
+    return results
 
 
 def row(pair: str, results: Sequence[tuple[float, float]]) -> tuple[str, ...]:
@@ -127,13 +132,12 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = [f"{device_name('cpu')}; trials until the incumbent has {TARGET:.0%} of the gain", "",
              "| " + " | ".join(COLUMNS) + " |", "| --- | --- |" + " ---: |" * (len(COLUMNS) - 2)]  # fmt: skip
-    print("\n".join(lines))
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("fork")) as pool:
-        for pair in arguments.pair:
-            results = list(pool.map(partial(compared, pair, arguments.trials), seeds))
-            lines.append("| " + " | ".join(row(pair, results)) + " |")
-            print(lines[-1], flush=True)
+        results = list(pool.map(partial(compared, arguments.pair, arguments.trials), seeds))
+    by_pair = zip(arguments.pair, zip(*results, strict=True), strict=True)
+    lines += ["| " + " | ".join(row(*each)) + " |" for each in by_pair]
+    print("\n".join(lines))
     if arguments.output:
         arguments.output.write_text("\n".join(lines) + "\n")
 

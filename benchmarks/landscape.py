@@ -5,6 +5,7 @@ incumbents can be compared with the optimum. The replay is a real Optuna study i
 ``sktune.study.study.TuningStudy``; noise is added here, from the seed.
 """
 
+import math
 import time
 import warnings
 from collections import Counter, deque
@@ -127,6 +128,7 @@ def replay(
     scope_times: bool = True,
     workers: int = 1,
     by_figure: bool = False,
+    enough: float = math.inf,
 ) -> Run:
     """Search ``landscape`` for ``trials`` trials, including starting points.
 
@@ -140,6 +142,7 @@ def replay(
         scope_times: whether the sampler sees the times of scopes and gaps.
         workers: number of concurrent trials; the one that was asked for first ends first.
         by_figure: whether the incumbent is the plan with the lowest measured latency, whatever the sampler expects.
+        enough: share of the achievable gain, with which the incumbent ends the search.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     record = Record(landscape, seed, scope_times)
@@ -154,6 +157,8 @@ def replay(
             running.append(search.ask())
             if len(running) == workers:
                 search.tell(running.popleft())
+                if record.gain >= enough:
+                    break
         while running:
             search.tell(running.popleft())
     return replace(record.run, trials=search.trials)
@@ -186,6 +191,11 @@ class Record:
         """All trials so far."""
         gains, ask_s, failed, probe, plans = zip(*self._rows, strict=True)
         return Run(gains, ask_s, failed, probe, plans)
+
+    @property
+    def gain(self) -> float:
+        """Share of the achievable gain that the incumbent reaches now."""
+        return self._rows[-1][0]
 
     def __contains__(self, plan: Plan) -> bool:
         return plan in self._known
