@@ -18,10 +18,10 @@ from sktune.core.events.lines import print_event
 from sktune.core.events.studies import CompareFinished, ReportWritten, StudiesListed, StudyRow, StudyShown, WhyShown
 from sktune.core.files import real_path
 from sktune.reports import outputs, shapes
-from sktune.reports.shapes import finished_event
+from sktune.reports.shapes import answer_lines, finished_event
 from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
-from sktune.study.shapes import ShapesResult, stored_shapes
+from sktune.study.shapes import ShapesResult, by_shape, stored_shapes
 from sktune.study.stored_space import space_of
 from sktune.study.study import TuningStudy, sqlite_url
 
@@ -79,7 +79,8 @@ def studies(runs: arg.Runs = Path("runs"), storage: arg.Storage = None, json: ar
     rows: list[StudyRow] = []
     for name in shelf.names():
         try:
-            rows.append(_row(shelf.result(name)))
+            answer = shelf.answer(name)
+            rows.append(_row_of_shapes(answer) if answer else _row(shelf.result(name)))
         except SktuneError as failure:
             rows.append(StudyRow(name, trials=0, speedup=None, verdict=str(failure), changed=None))
     rows.sort(key=lambda row: row.changed or "", reverse=True)
@@ -102,6 +103,12 @@ def _row(result: SearchResult) -> StudyRow:
         verdict=verdict_line(result),
         changed=f"{max(ended):%Y-%m-%d %H:%M:%S}" if ended else None,
     )
+
+
+def _row_of_shapes(answer: ShapesResult) -> StudyRow:
+    rows = [_row(result) for result in answer.results]
+    changed = max((row.changed for row in rows if row.changed), default=None)
+    return StudyRow(answer.study, sum(row.trials for row in rows), None, answer_lines(answer)[0], changed)
 
 
 def _explained(result: SearchResult, console: Terminal) -> dict[str, Any]:
@@ -187,18 +194,22 @@ def compare(
     storage: arg.Storage = None,
     json: arg.Json = False,
 ) -> None:
-    """Compare studies side by side: the best speedup after 5, 10, 20, ... trials."""
+    """Compare studies side by side, at each shape that they share: the best speedup after 5, 10, 20, ... trials."""
     from sktune.reports import comparison  # imports plotly
 
-    for study in studies:
-        if answer := stored_shapes(study, runs, storage):
-            raise BadInputError(f"{study} is of several shapes; compare the studies of one shape: {_names(answer)}")
-    compared = comparison.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])
-    picture = comparison.write_picture(compared, html, runs)
+    names = list(dict.fromkeys(studies))
+    answers = [answer for name in names if (answer := stored_shapes(name, runs, storage))]
+    if answers and len(answers) < len(names):
+        one = answers[0]
+        raise BadInputError(f"{one.study} is of several shapes, others are not; compare those of one: {_names(one)}")
+    groups = by_shape(answers) if answers else [[stored_result(name, runs, storage) for name in names]]
+    compared = [comparison.compare(results) for results in groups]
+    picture = comparison.write_picture(compared, names, html, runs)
     console = Terminal(stderr=json)
-    console.print(comparison_table(compared.events(), compared.is_simulated))
+    for each in compared:
+        console.print(comparison_table(each.events(), each.is_simulated))
     console.print(f"Picture: {escape(str(picture))}", highlight=False)
     if json:
-        for event in compared.events():
+        for event in (event for each in compared for event in each.events()):
             print_event(event)
-        print_event(CompareFinished(studies=list(dict.fromkeys(studies)), picture=str(picture)))
+        print_event(CompareFinished(studies=names, picture=str(picture)))

@@ -119,8 +119,16 @@ def compare(results: Sequence[SearchResult]) -> ComparedStudies:
     return ComparedStudies(tuple(curves), tuple(trials for trials in checkpoints if trials <= longest))
 
 
-def picture(compared: ComparedStudies) -> str:
-    """Return an HTML page that works offline: each study's incumbent by number of trials."""
+def picture(compared: Sequence[ComparedStudies]) -> str:
+    """Return an HTML page that works offline: each study's incumbent by number of trials, a figure for each target."""
+    figures = [
+        _figure(each).to_html(full_html=False, include_plotlyjs=not number, config={"displaylogo": False})
+        for number, each in enumerate(compared)
+    ]
+    return "\n".join(["<!doctype html>", '<html><head><meta charset="utf-8"></head><body>', *figures, "</body></html>"])
+
+
+def _figure(compared: ComparedStudies) -> go.Figure:
     figure = go.Figure()
     for curve in compared.curves:
         trials = list(range(1, len(curve.incumbents) + 1))
@@ -135,18 +143,16 @@ def picture(compared: ComparedStudies) -> str:
     figure.update_layout(
         title=title, xaxis_title="trials", yaxis_title=speedup, template="plotly_white", showlegend=True
     )
-    page: str = figure.to_html(include_plotlyjs=True, config={"displaylogo": False})
-    return page
+    return figure
 
 
-def write_picture(compared: ComparedStudies, path: Path | None, runs: Path) -> Path:
-    """Write the page, by default into the folder ``comparisons`` of ``runs``, named after the studies.
+def write_picture(compared: Sequence[ComparedStudies], studies: Sequence[str], path: Path | None, runs: Path) -> Path:
+    """Write the page, by default into the folder ``comparisons`` of ``runs``, named after the ``studies``.
 
     Raises:
         StudyError: the file cannot be written.
     """
-    name = folder_name("-".join(curve.result.study for curve in compared.curves))
-    path = path or runs / FOLDER / f"{name}.html"
+    path = path or runs / FOLDER / f"{folder_name('-'.join(studies))}.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, picture(compared))

@@ -1,6 +1,7 @@
 """Reports of studies of several shapes: the table of shapes, ``report.md`` and the plan file with a plan for each."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,19 +155,27 @@ def report_markdown(answer: ShapesResult) -> str:
     )
 
 
-def page_html(answer: ShapesResult) -> str:
-    """Return the page: the answer, and the table, in which each shape leads to the page of its study."""
+def page_html(answer: ShapesResult, address: Callable[[SearchResult], str] | None = None) -> str:
+    """Return the page: the answer, and the table, in which each shape leads to the page of its study.
+
+    Args:
+        answer: of the study.
+        address: returns that of a shape's page; by default of its file, from the folder of the answer.
+    """
     from sktune.reports.page.page import filled  # with the figures; who only shows a study does not wait for it
 
+    address = address or (lambda result: f"../{quote(result.folder.name)}/report.html")
     parts: list[object] = [element("p", line) for line in answer_lines(answer)]
+    links = [
+        element("a", shape.name, href=address(result))
+        for shape, result in zip(answer.shapes, answer.results, strict=True)
+    ]
     if answer.is_finished:
         table = shapes_table(answer)
-        links = [
-            element("a", shape.name, href=f"../{quote(result.folder.name)}/report.html")
-            for shape, result in zip(answer.shapes, answer.results, strict=True)
-        ]
         rows = [(link, *row[1:]) for link, row in zip(links, table.rows, strict=True)]
         parts += [replace(table, rows=rows).html(), element("p", LOSS)]
+    else:
+        parts += [element("p", link) for link in links]
     return filled("index.html", Sentences(TEXTS, "en"), title=answer.study, studies=joined(parts))
 
 

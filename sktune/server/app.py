@@ -93,7 +93,7 @@ class Pages:
         name = request.path_params["name"]
         events = f"/{self.token}/events/{quote(name, safe='')}"
         return HTMLResponse(
-            await self._shared(f"page {name}", lambda: self._shelf.page(name, events), time.monotonic())
+            await self._shared(f"page {name}", lambda: self._shelf.page(name, events, self.address), time.monotonic())
         )
 
     async def _events(self, request: Request) -> Response:

@@ -12,9 +12,11 @@ from sktune.reports.figure import Table
 from sktune.reports.markup import element
 from sktune.reports.page.page import filled, page_html
 from sktune.reports.plan_names import plan_name
+from sktune.reports.shapes import page_html as shapes_page_html
 from sktune.reports.texts import TEXTS
 from sktune.study.facts import StudyFacts
 from sktune.study.result import SearchResult
+from sktune.study.shapes import ShapesRecord, ShapesResult, names_of_shapes, read_record
 from sktune.study.snapshot import names_in, snapshot, state_of
 from sktune.study.storage import DATABASE
 from sktune.study.study import folder_name, sqlite_url
@@ -39,20 +41,28 @@ class Shelf:
         self._made: dict[str, tuple[object, Any]] = {}
 
     def names(self) -> list[str]:
-        """Return the names of all studies that can be read, the one that changed last first."""
-        return names_in(self._runs, self._storage)
+        """Return the names of all studies that can be read: those of several shapes, then the last changed first."""
+        return [*names_of_shapes(self._runs), *names_in(self._runs, self._storage)]
 
     def state(self, name: str) -> object:
         """Return a value that changes with the study."""
+        if record := self._record(name):
+            return record, [state_of(self._url(each.study)) for each in record.studies]
         return state_of(self._url(name))
 
-    def page(self, name: str, events: str) -> str:
-        """Return a study's page; ``events`` is where its browser asks for changes.
+    def page(self, name: str, events: str, address: Callable[[str], str]) -> str:
+        """Return a study's page; ``events`` is where its browser asks for changes, ``address`` as in ``index``.
 
         Raises:
             StudyError: there is no such study, or it cannot be read.
         """
-        return self._cached(f"page {name}", name, lambda: page_html(self.result(name), self._language, events=events))
+
+        def made() -> str:
+            if answer := self.answer(name):
+                return shapes_page_html(answer, lambda result: address(result.study))
+            return page_html(self.result(name), self._language, events=events)
+
+        return self._cached(f"page {name}", name, made)
 
     def index(self, address: Callable[[str], str]) -> str:
         """Return a page with all studies; ``address`` gives the link to one."""
@@ -64,6 +74,10 @@ class Shelf:
 
     def _row(self, name: str, address: str) -> tuple[object, ...]:
         try:
+            if answer := self.answer(name):
+                shapes = shortened(", ".join(shape.name for shape in answer.shapes), MAX_MODEL)
+                trials = sum(len(result.trials) for result in answer.results)
+                return element("a", name, href=address), shapes, trials, "", "", ""
             result = self.result(name)
         except SktuneError as failure:
             return name, str(failure), "", "", "", ""
@@ -76,6 +90,20 @@ class Shelf:
             f"{ratio:.3f}x" if ratio else "", best or self._say("verdict.running"),
             f"{ended:%Y-%m-%d %H:%M}" if ended else "",
         )  # fmt: skip
+
+    def _record(self, name: str) -> ShapesRecord | None:
+        return read_record(self._runs / folder_name(name))
+
+    def answer(self, name: str) -> ShapesResult | None:
+        """Return the answer of a study of several shapes; None if it has a single one.
+
+        Raises:
+            StudyError: it cannot be read.
+        """
+        if (record := self._record(name)) is None:
+            return None
+        folder = self._runs / folder_name(name)
+        return ShapesResult(name, folder, record, [self.result(each.study) for each in record.studies])
 
     def _url(self, name: str) -> str:
         return self._storage or sqlite_url(self._runs / folder_name(name))

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sktune.core.codec import decoded, encoded
-from sktune.core.errors import StudyError
+from sktune.core.errors import BadInputError, StudyError
 from sktune.core.files import read_text, write_text
 from sktune.core.plan import Plan
 from sktune.core.printable import one_line
@@ -269,6 +269,11 @@ def _is_verified(result: SearchResult, number: int) -> bool:
     return str(number) in result.facts.verifications and result.facts.verifications[str(number)].is_identical
 
 
+def names_of_shapes(runs: Path) -> list[str]:
+    """Return the names of the studies of several shapes in a folder of runs, in alphabetical order."""
+    return sorted(path.parent.name for path in runs.glob(f"*/{RECORD}"))
+
+
 def stored_shapes(name: str, runs: Path, storage: str | None = None) -> ShapesResult | None:
     """Return the answer of the study ``name``; None if it has a single shape.
 
@@ -279,6 +284,21 @@ def stored_shapes(name: str, runs: Path, storage: str | None = None) -> ShapesRe
     if (record := read_record(folder)) is None:
         return None
     return ShapesResult(name, folder, record, [stored_result(each.study, runs, storage) for each in record.studies])
+
+
+def by_shape(answers: Sequence[ShapesResult]) -> list[list[SearchResult]]:
+    """Return the studies of each shape that all answers have, in their order.
+
+    Raises:
+        BadInputError: they have no shape in common.
+    """
+    studies = [
+        {shape.name: result for shape, result in zip(answer.shapes, answer.results, strict=True)} for answer in answers
+    ]
+    if not (shared := [name for name in studies[0] if all(name in each for each in studies)]):
+        names = ", ".join(answer.study for answer in answers)
+        raise BadInputError(f"{names} have no shape in common; compare studies of the same shapes")
+    return [[each[name] for each in studies] for name in shared]
 
 
 def with_crossing(record: ShapesRecord, study: str, crossing: CrossPlans) -> ShapesRecord:

@@ -9,7 +9,9 @@ from rich.console import Console
 
 from sktune.cli.views.search import comparison_table
 from sktune.core.errors import BadInputError, StudyError
+from sktune.core.shapes import StepShape
 from sktune.reports.comparison import ComparedStudies, compare, write_picture
+from sktune.study.shapes import ShapesRecord, ShapeStudy
 from tests.builders import refusal, study_of, succeeded
 from tests.reports.test_page import Reader
 
@@ -67,13 +69,14 @@ def test_simulated_figures_are_marked(tmp_path: Path) -> None:
     assert compared.is_simulated
     assert "simulated speedup" in shown(compared)
     assert all(event.simulated for event in compared.events())
-    assert "so far, simulated" in write_picture(compared, None, tmp_path).read_text()
+    assert "so far, simulated" in write_picture([compared], ["a"], None, tmp_path).read_text()
 
 
 def test_the_picture_works_offline_and_escapes_names(tmp_path: Path) -> None:
     """It is one file, and names of studies are text."""
     name = "<script>alert(1)</script>"
-    path = write_picture(compare([study_of(tmp_path, name, [1.1, 1.2])]), tmp_path / "deep" / "page.html", tmp_path)
+    compared = compare([study_of(tmp_path, name, [1.1, 1.2])])
+    path = write_picture([compared], [name], tmp_path / "deep" / "page.html", tmp_path)
     page = path.read_text()
     assert "alert(1)" in page
     assert "<script>alert" not in page
@@ -86,7 +89,7 @@ def test_a_picture_that_cannot_be_written_gets_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     compared = compare([study_of(tmp_path, "a", [1.1])])
     with pytest.raises(StudyError, match="another file with --html"):
-        write_picture(compared, tmp_path / "file" / "page.html", tmp_path)
+        write_picture([compared], ["a"], tmp_path / "file" / "page.html", tmp_path)
 
 
 def test_the_command_prints_a_table_and_json_lines(tmp_path: Path) -> None:
@@ -99,3 +102,23 @@ def test_the_command_prints_a_table_and_json_lines(tmp_path: Path) -> None:
     assert Path(lines[-1]["picture"]).is_file()
     assert "1.200" in done.stderr
     assert "there is no study" in refusal("compare", "a", "c", "--runs", str(tmp_path))
+
+
+def test_studies_of_several_shapes_are_compared_at_each_shape(tmp_path: Path) -> None:
+    """At those that both have; one of several and one of a single shape have none in common."""
+    shapes = {"a": (1, 4, 8), "b": (4, 1), "c": (16,)}
+    for name, batches in shapes.items():
+        studies = []
+        for batch in batches:
+            result = study_of(tmp_path, f"{name}.{batch}", [1.1] * 5, batch=str(batch))
+            studies.append(ShapeStudy(StepShape(batch=batch), result.study))
+        ShapesRecord(tuple(studies), trials=5).write(tmp_path / name)
+    study_of(tmp_path, "single", [1.1] * 5)
+
+    done = succeeded("compare", "a", "b", "--runs", str(tmp_path), "--json")
+    *rows, last = map(json.loads, done.stdout.splitlines())
+    assert [row["study"] for row in rows] == ["a.1", "b.1", "a.4", "b.4"]
+    assert last["studies"] == ["a", "b"]
+    assert Path(last["picture"]).read_text().count("Plotly.newPlot(") == 2
+    assert "have no shape in common" in refusal("compare", "a", "c", "--runs", str(tmp_path))
+    assert "compare those of one: a.1, a.4, a.8" in refusal("compare", "single", "a", "--runs", str(tmp_path))

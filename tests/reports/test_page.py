@@ -356,10 +356,10 @@ def test_the_live_page_follows_the_leases(tmp_path: Path) -> None:
     """It is made again when one is granted, before any trial ends."""
     shelf = Shelf(tmp_path)
     with on_three_dies(tmp_path) as study:
-        before = shelf.page("shared", "/events")
+        before = shelf.page("shared", "/events", str)
         assert "<td>3, attempt 2</td>" in before
         Leases(study.storage.engine, "shared", study.records()[0].claim).grant(4, 2, "npu 1")
-        assert "<td>4, attempt 2</td>" in shelf.page("shared", "/events")
+        assert "<td>4, attempt 2</td>" in shelf.page("shared", "/events", str)
 
 
 def test_one_worker_is_not_shown(tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from sktune.core.outcome import Outcome
+from sktune.core.shapes import StepShape
 from sktune.samplers import find_strategy
 from sktune.server.serve import serve
 from sktune.server.shelf import Shelf
 from sktune.study.result import SearchResult
+from sktune.study.shapes import ShapesRecord, ShapeStudy
 from sktune.study.snapshot import snapshot, state_of
 from sktune.study.study import TuningStudy, sqlite_url
 from tests.builders import checked, sktune_command, succeeded
@@ -102,6 +104,24 @@ def test_the_index_links_to_every_study(served: Served) -> None:
     assert len(links) == 2
     assert all(served.get(link)[0] == 200 for link in links)
     assert "<script" not in page
+
+
+def test_a_study_of_several_shapes_leads_to_those_of_each(tmp_path: Path) -> None:
+    """In the index, on its page, and in the list of studies."""
+    names = ["all.batch-1", "all.batch-8"]
+    for name in names:
+        study_in(tmp_path, name, trials=3, final=False)
+    shapes = [ShapeStudy(StepShape(batch=batch), name) for batch, name in zip((1, 8), names, strict=True)]
+    ShapesRecord(tuple(shapes), trials=3).write(tmp_path / "all")
+    shelf = Shelf(tmp_path)
+    assert shelf.names()[0] == "all"
+    assert ">all</a>" in shelf.index("/study/{}".format)
+    page = shelf.page("all", "/events", "/study/{}".format)
+    assert "Not every shape has its final comparison yet" in page
+    assert all(f'href="/study/{name}"' in page for name in names)
+    assert "batch=8" in page
+    listed = json.loads(succeeded("studies", "--runs", str(tmp_path), "--json").stdout)["studies"]
+    assert {row["study"]: row["trials"] for row in listed} == {"all": 6, **dict.fromkeys(names, 3)}
 
 
 @pytest.mark.parametrize(
