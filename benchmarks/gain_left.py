@@ -10,33 +10,55 @@ import argparse
 import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from optuna.distributions import BaseDistribution
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.landscape import replay
 from benchmarks.search import landscape_source
 from sktune.backends.this_machine import device_name
+from sktune.core.space import SearchSpace
 from sktune.samplers.partition import PARTITION, PartitionSampler
 
 COLUMNS = ("landscape", "trials", "seeds", "holds", "median bound", "median expectation", "median truth",
            "largest truth above it")  # fmt: skip
 
 
+class Watched(PartitionSampler):
+    """Notes the bound and the expectation after some numbers of trials, as a search that goes on would show them."""
+
+    def __init__(self, at: Sequence[int], space: SearchSpace, seed: int) -> None:
+        super().__init__(space, seed, probes=True)
+        self.at = at
+        self.noted: dict[int, tuple[float, float]] = {}
+
+    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Any:
+        """Note what is known, then propose."""
+        self.note(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
+        return super().sample_relative(study, trial, search_space)
+
+    def note(self, trials: Sequence[FrozenTrial]) -> None:
+        """Note what is known after these trials, if it is to be known."""
+        if len(trials) in self.at and len(trials) not in self.noted:
+            self.noted[len(trials)] = self.gain_left(trials), self.outlook(trials).expected_gain_left
+
+
 def bounds(name: str, at: Sequence[int], seed: int) -> list[tuple[float, float, float]]:
     """Return the bound, the expectation and the truth after each number of trials, as shares of the baseline."""
     torch.set_num_threads(1)
     landscape = landscape_source(name)(seed)
-    run = replay(landscape, PARTITION, max(at), seed)
+    watched = Watched(at, landscape.space, seed)
+    run = replay(landscape, replace(PARTITION, factory=lambda *_: watched), max(at), seed)
+    watched.note(run.trials)
     achievable = (landscape.baseline_ms - landscape.best_ms) / landscape.baseline_ms
-    found = []
-    for count in at:
-        sampler = PartitionSampler(landscape.space, seed)
-        expected = sampler.outlook(run.trials[:count]).expected_gain_left
-        found.append((sampler.gain_left(run.trials[:count]), expected, (1 - run.gains[count - 1]) * achievable))
-    return found
+    return [(*watched.noted[count], (1 - run.gains[count - 1]) * achievable) for count in at]
 
 
 def main() -> None:
