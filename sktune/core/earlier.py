@@ -26,6 +26,7 @@ class EarlierStudy:
         effects: the mean of each effect, by name, as a share of that study's baseline step.
         under_law: the same if scopes save what the law of SuperKernels says; the law's own in us.
         failed: scopes that failed and never worked.
+        baseline_us: of its baseline step, where the law is likely; by it the one here is guessed until it is measured.
     """
 
     name: str
@@ -35,3 +36,4 @@ class EarlierStudy:
     effects: Mapping[str, float] = field(default_factory=dict)
     under_law: Mapping[str, float] = field(default_factory=dict)
     failed: tuple[FailedScope, ...] = ()
+    baseline_us: float = 0.0

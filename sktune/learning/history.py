@@ -164,7 +164,7 @@ class Learned:
         self.reasons: dict[int, str] = {}
         self._failed: list[tuple[int, list[Key]]] = []
         self._ended_probes = self._running_probes = 0
-        self.knows_scope_times = False
+        self.knows_scope_times = self._knows_baseline = False
         self._read: set[int] = set()
         self._taken: set[Plan] = set()
         self._weights: dict[Hyperparameters, float] = {}
@@ -249,7 +249,10 @@ class Learned:
             FailedScope(self.catalogue.digest(segment), options) for segment, options in self.feasibility.blamed()
         )
         types = tuple(dict.fromkeys(self.catalogue.types))
-        return EarlierStudy(name, len(self._read), self.catalogue.n_units, types, effects, under_law, failed)
+        baseline_us = round(model.baseline_us, 3) if under_law else 0.0
+        return EarlierStudy(
+            name, len(self._read), self.catalogue.n_units, types, effects, under_law, failed, baseline_us
+        )
 
     @property
     def probes(self) -> int:
@@ -340,7 +343,8 @@ class Learned:
         """
         if outcome is None or not self.model.law:
             return
-        if outcome.speedup and not self.model.baseline_us:
+        if outcome.speedup and not self._knows_baseline:
+            self._knows_baseline = True
             self.model.baseline_us = 1e3 * outcome.speedup.baseline_ms
         self._fused.update(replace(scope, labels=()) for scope in outcome.fused)
         if (unfusable := SeenTypes.of(self._fused).alone) != self._unfusable:

@@ -189,7 +189,7 @@ class SegmentModel:
 
     Attributes:
         law: of SuperKernels; None if the operators are not known.
-        baseline_us: of the step, for the law's constants; 0 while it is not known.
+        baseline_us: of the step, for the law's constants; before it is measured a guess, or 0 without one.
         earlier: studies whose findings may be the prior here.
     """
 
@@ -212,7 +212,8 @@ class SegmentModel:
         self._steps_at = self._cuts_at + len(self.borders)
         self._others_at = self._steps_at + len(self.step_options)  # capture, observed scope, observed unit
         self.law_at = self._others_at + 3
-        self.law, self.baseline_us = law, 0.0
+        guesses = [study.baseline_us * catalogue.n_units / study.units for study in earlier if study.under_law]
+        self.law, self.baseline_us = law, float(np.median(guesses or [0.0])) if law else 0.0
         self._law_weights: dict[Options, Vector] = {}
         self.n_fixed = self.law_at + (len(law.terms) if law else 0)
         self._prior = self._fixed_prior()
@@ -311,10 +312,12 @@ class SegmentModel:
         return list(self._effects)
 
     def begin(self) -> Hyperparameters:
-        """Return the initial hyperparameters: all earlier studies are believed."""
+        """Return the initial hyperparameters: all earlier studies are believed, and the law if one follows it."""
         blind = [0.0 if self.count else BLIND_SAVING / self.catalogue.n_units]
         typical = float(np.median(self._per_unit or blind))
-        return Hyperparameters(max(typical, 1e-6), trusted=tuple(range(len(self.earlier))))
+        follows_law = self.baseline_us > 0 and not self.count
+        trusted = tuple(range(len(self.earlier)))
+        return Hyperparameters(max(typical, 1e-6), follows_law=follows_law, trusted=trusted)
 
     def choose(self) -> dict[Hyperparameters, float]:
         """Return the hyperparameters with the largest evidence for each option ratio, and for each choice of earlier

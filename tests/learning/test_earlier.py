@@ -10,6 +10,7 @@ from optuna.trial import FrozenTrial
 
 from benchmarks.earlier import permuted
 from benchmarks.landscape import replay
+from benchmarks.landscapes.devices import DEVICES
 from benchmarks.landscapes.recorded import RecordedLandscape, recorded
 from sktune.core.earlier import EarlierStudy, FailedScope
 from sktune.core.events.studies import EarlierStudyShown
@@ -85,6 +86,20 @@ def test_findings_are_found_again_by_name() -> None:
     (unit,) = (index for index, feature in enumerate(model.catalogue.features) if feature.group == "unit")
     expected = study.effects["unit: unit"] * study.units / len(space.layout.units)
     assert model.prior_mean(model.begin())[unit] == pytest.approx(expected)
+
+
+@pytest.mark.slow
+def test_what_a_few_layers_show_of_a_device_gives_the_first_plan_for_all() -> None:
+    """By its law: heads and gaps take as long there, and the baseline, not yet measured, is longer by its units."""
+    device = DEVICES["known-devices"](500)
+    few = device.varied(layers=8)
+    learned = Learned(few.space)
+    learned.read_once(replay(few, PARTITION, 15, 1).trials)
+    study = learned.findings("few")
+    assert study.baseline_us == pytest.approx(1e3 * few.baseline_ms)
+    target = copy.copy(device)
+    target.space = replace(device.space, earlier=(study,))
+    assert replay(target, PARTITION, 1, 0).gains[0] > 0.9
 
 
 def test_a_scope_that_failed_elsewhere_is_a_risk_here_as_far_as_others_did() -> None:
