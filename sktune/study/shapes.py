@@ -249,12 +249,12 @@ def compared_plans(result: SearchResult) -> list[tuple[str, Plan]]:
 def latencies_of(result: SearchResult) -> dict[Plan, float]:
     """Return the latency of each plan that may be used at a shape: compared there, with bits that were verified.
 
-    None counts as faster than the verdict's answer: what is not told apart from it is no better.
+    It is the baseline's over the measured speedup. No plan counts as faster than the verdict's answer: what is not told
+    apart from it is no better.
     """
-    least_ms = result.latency_ms
-    if result.baseline_ms is None or least_ms is None:
+    if result.baseline_ms is None or result.speedup is None:
         return {Plan(): 1.0}
-    latencies = {Plan(): result.baseline_ms}
+    latencies, least_ms = {Plan(): result.baseline_ms}, result.baseline_ms / result.speedup
     rows = {row.name: row for row in result.final}
     for name, plan in compared_plans(result):
         speedup = result.final_speedup(rows[name])

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -20,9 +21,11 @@ from sktune.study.shapes import (
     ShapeStudy,
     best_single,
     fewest_plans,
+    latencies_of,
     read_record,
     with_crossing,
 )
+from tests.reports.page_studies import study_in
 
 PLANS = [Plan(), *(Plan((Scope(f"unit{number}", f"unit{number}"),)) for number in range(5))]
 LATENCY = st.one_of(st.floats(1.0, 2.0), st.just(math.inf))
@@ -52,6 +55,18 @@ def test_no_other_single_plan_is_better(table: dict[Plan, list[float]], objectiv
     chosen = best_single(table, weights, objective)
     assert worth(chosen) == min(map(worth, table))
     assert math.isfinite(worth(chosen))
+
+
+def test_latencies_have_the_measured_speedups(tmp_path: Path) -> None:
+    """On a busy machine the ratio of medians is another one than the median ratio of pairs, which the verdict is of."""
+    result = study_in(tmp_path)
+    assert result.verdict and result.verdict.winner and result.baseline_ms
+    slower = replace(result.verdict.winner.speedup, latency_ms=0.99 * result.baseline_ms)
+    winner = replace(result.verdict.winner, speedup=slower)
+    busy = replace(result, verdict=replace(result.verdict, winner=winner))
+    latencies = latencies_of(busy)
+    assert result.baseline_ms / latencies[result.best_plan] == pytest.approx(result.speedup)
+    assert min(latencies.values()) == latencies[result.best_plan]
 
 
 @settings(deadline=None)
