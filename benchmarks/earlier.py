@@ -14,6 +14,7 @@ import copy
 import math
 import multiprocessing
 import statistics
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -134,7 +135,10 @@ def main() -> None:
              "| " + " | ".join(COLUMNS) + " |", "| --- | --- |" + " ---: |" * (len(COLUMNS) - 2)]  # fmt: skip
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("fork")) as pool:
-        results = list(pool.map(partial(compared, arguments.pair, arguments.trials), seeds))
+        results = []
+        for seed, each in zip(seeds, pool.map(partial(compared, arguments.pair, arguments.trials), seeds), strict=True):
+            results.append(each)
+            print(f"seed {seed}: {each}", file=sys.stderr, flush=True)
     by_pair = zip(arguments.pair, zip(*results, strict=True), strict=True)
     lines += ["| " + " | ".join(row(*each)) + " |" for each in by_pair]
     print("\n".join(lines))
