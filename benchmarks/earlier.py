@@ -19,13 +19,14 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.landscape import Landscape, replay
-from benchmarks.landscapes.devices import DeviceLandscape
+from benchmarks.landscapes.devices import LEAST, DeviceLandscape
 from benchmarks.search import TARGET, landscape_source
 from sktune.backends.this_machine import device_name
 from sktune.core.earlier import EarlierStudy
@@ -50,11 +51,12 @@ def varied(name: str, seed: int) -> Landscape:
         return landscape.with_device(replace(landscape.device, us=other.device.us))
     if variation == "layers":
         return landscape.varied(layers=8)
-    if variation == "weights":
-        return landscape.varied(drawn=seed + OTHER)
-    other = landscape_source(base)(seed + OTHER)
-    assert isinstance(other, DeviceLandscape)
-    return landscape.with_device(other.device).varied(drawn=seed + OTHER)
+    if variation == "device":
+        other = landscape_source(base)(seed + OTHER)
+        assert isinstance(other, DeviceLandscape)
+        landscape = landscape.with_device(other.device)
+    draws = (landscape.varied(drawn=seed + OTHER * number) for number in count(1))
+    return next(drawn for drawn in draws if drawn.saving_us > LEAST * drawn.potential_us)
 
 
 def permuted(found: EarlierStudy, seed: int) -> EarlierStudy:
