@@ -45,18 +45,21 @@ def varied(name: str, seed: int) -> Landscape:
     if not variation:
         return landscape
     assert isinstance(landscape, DeviceLandscape), f"{name}: only devices are drawn"
-    if variation == "constants":
-        other = landscape_source(base)(seed + OTHER)
-        assert isinstance(other, DeviceLandscape)
-        return landscape.with_device(replace(landscape.device, us=other.device.us))
     if variation == "layers":
         return landscape.varied(layers=8)
-    if variation == "device":
-        other = landscape_source(base)(seed + OTHER)
+    for drawn in count(seed + OTHER, OTHER):
+        other = landscape_source(base)(drawn)
         assert isinstance(other, DeviceLandscape)
-        landscape = landscape.with_device(other.device)
-    draws = (landscape.varied(drawn=seed + OTHER * number) for number in count(1))
-    return next(drawn for drawn in draws if drawn.saving_us > LEAST * drawn.potential_us)
+        changed = landscape
+        if variation == "constants":
+            changed = landscape.with_device(replace(landscape.device, us=other.device.us))
+        elif variation == "device":
+            changed = landscape.with_device(other.device)
+        if variation != "constants":
+            changed = changed.varied(drawn=drawn)
+        if changed.saving_us > LEAST * changed.potential_us:
+            return changed
+    raise AssertionError("no draw has a plan that saves time")
 
 
 def permuted(found: EarlierStudy, seed: int) -> EarlierStudy:

@@ -50,7 +50,7 @@ from sktune.core.search_options import MODELS, OPTIONS, Opt, Taking, fields_of, 
 from sktune.reports.shapes import finished_event
 from sktune.study.claims import is_held
 from sktune.study.result import stored_result
-from sktune.study.shapes import RECORD, stored_shapes
+from sktune.study.shapes import RECORD, names_of_shapes, stored_shapes
 from sktune.study.storage import DATABASE
 from sktune.study.study import folder_name, sqlite_url, study_names
 from sktune.targets import TargetSpec
@@ -356,7 +356,7 @@ class Tools:
     def _names(self) -> list[str]:
         """Return the names of all studies and analyses."""
         names = {job.name for job in jobs.all_jobs(self._runs)}
-        names |= {record.parent.name for record in self._runs.glob(f"*/{RECORD}")}
+        names |= set(names_of_shapes(self._runs))
         for database in self._runs.glob(f"*/{DATABASE}"):
             try:
                 names.update(study_names(sqlite_url(database.parent)))

@@ -85,6 +85,9 @@ def check(
     backend: Annotated[
         str | None, typer.Option(help="npu (default): TorchAir converts the model; sim: the simulated compiler.")
     ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Of a plan for several shapes the one to check; by default the single plan.")
+    ] = None,
     json: arg.Json = False,
     **given: Any,
 ) -> None:
@@ -95,7 +98,7 @@ def check(
     if model is None and described:
         raise BadInputError(f"--{next(iter(described))} describes the model; add --model, or leave it out")
     request = Request(model, trust=trust, **{"backend": "npu"} | described) if model is not None else None
-    checked = check_plan(plan, request, trust=trust)
+    checked = check_plan(plan, request, trust=trust, shape=shape)
     console = Terminal(stderr=json)
     for line in lines(checked):
         console.print(escape(line), highlight=False, soft_wrap=True)
@@ -123,16 +126,19 @@ def recheck(
     from sktune.tuning.recheck import RecheckRequest
     from sktune.tuning.recheck import recheck as run_recheck
 
-    people = Terminal(stderr=json)
+    people, exit_code = Terminal(stderr=json), ExitCode.DONE
     with people.status("") as status:
-        answers = run_recheck(RecheckRequest(plan, model, shape=shape, **fields_of(given)), status.update)
-    for name, checked in answers:
-        if name:
-            people.print(escape(f"{name}:"), highlight=False)
-        people.print(recheck_table(checked))
-        if json:
-            print_event(checked.event(plan, name))
-    raise typer.Exit(max((checked.verdict.exit_code for _, checked in answers), default=ExitCode.DONE))
+        for name, checked in run_recheck(RecheckRequest(plan, model, shape=shape, **fields_of(given)), status.update):
+            if checked is None:
+                people.print(escape(f"{name}: no scope, so there is nothing to check"), highlight=False)
+                continue
+            if name:
+                people.print(escape(f"{name}:"), highlight=False)
+            people.print(recheck_table(checked))
+            if json:
+                print_event(checked.event(plan, name))
+            exit_code = max(exit_code, checked.verdict.exit_code)
+    raise typer.Exit(exit_code)
 
 
 @recipes.command("init")

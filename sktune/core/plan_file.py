@@ -136,7 +136,7 @@ class PlanFile(Document):
         """
         wanted = set(shape.replace(",", " ").split())
         for entry in self.shapes:
-            if set(entry.name.split()) == wanted:
+            if entry.name == shape or set(entry.name.split()) == wanted:
                 return entry
         names = ", ".join(entry.name for entry in self.shapes) or "none: it is for a single one"
         raise PlanError(f"{source} has no plan for the shape {shape!r}; its shapes: {names}")

@@ -1,7 +1,7 @@
 """Shapes: the batch sizes and contexts, or a program's recipes, that one command searches for: ``--shapes``."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -14,6 +14,7 @@ from sktune.core.documents import Document, read_document
 from sktune.core.errors import BadInputError
 
 NAMES = ("batch", "context")
+MAX_SIZE, MAX_WEIGHT = 10**9, 1e9
 EXAMPLE = '"batch=1,8,32 context=1024,8192"'
 
 
@@ -55,10 +56,10 @@ class StepShape:
 
 
 class _ShapeEntry(Document):
-    batch: Annotated[int, Field(ge=1)] | None = None
-    context: Annotated[int, Field(ge=1)] | None = None
+    batch: Annotated[int, Field(ge=1, le=MAX_SIZE)] | None = None
+    context: Annotated[int, Field(ge=1, le=MAX_SIZE)] | None = None
     recipe: Path | None = None
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    weight: Annotated[float, Field(gt=0, le=MAX_WEIGHT)] = 1.0
 
 
 class _ShapesFile(Document):
@@ -73,19 +74,32 @@ def parse_shapes(text: str) -> tuple[StepShape, ...]:
         BadInputError: it is neither, a shape is empty, or there is one twice.
     """
     shapes = _of_text(text) if "=" in text else _of_file(Path(text))
+    check_shapes(shapes)
+    return shapes
+
+
+def check_shapes(shapes: Sequence[StepShape]) -> None:
+    """Raise ``BadInputError`` if there is no shape, one is empty or has no sensible sizes, or two have one name."""
+    if not shapes or not all(isinstance(shape, StepShape) for shape in shapes):
+        raise BadInputError(f"--shapes must be such as {EXAMPLE}, a YAML file, or a list of StepShape; got {shapes!r}")
     for number, shape in enumerate(shapes, 1):
         if not shape.name or (shape.recipe and shape.sizes):
             raise BadInputError(f"--shapes: shape {number} must have batch, context or both, or a recipe")
+        if not all(1 <= size <= MAX_SIZE for size in shape.sizes.values()) or not 0 < shape.weight <= MAX_WEIGHT:
+            raise BadInputError(
+                f"--shapes: {shape.name} with weight {shape.weight:g}: sizes must be 1 to {MAX_SIZE}, and weights "
+                f"more than 0, up to {MAX_WEIGHT:g}"
+            )
         if any(shape.suffix == other.suffix for other in shapes[: number - 1]):
-            raise BadInputError(f"--shapes: {shape.name} is there twice; leave one out")
-    return shapes
+            fix = "rename one of the files" if shape.recipe else "leave one out"
+            raise BadInputError(f"--shapes: {shape.name} is there twice; {fix}")
 
 
 def _of_text(text: str) -> tuple[StepShape, ...]:
     sizes: dict[str, tuple[int, ...]] = {}
     for part in text.split():
         name, _, values = part.partition("=")
-        are_sizes = all(value.isdecimal() and int(value) for value in values.split(","))
+        are_sizes = all(value.isdecimal() and len(value) < 10 and int(value) for value in values.split(","))
         if name not in NAMES or name in sizes or not are_sizes:
             raise BadInputError(f"--shapes must be such as {EXAMPLE}, or a YAML file; got {text!r}")
         sizes[name] = tuple(int(value) for value in values.split(","))

@@ -79,4 +79,5 @@ class ShapesAnswer(ShapesResult):
         return "\n".join(answer_lines(self))
 
     def _repr_html_(self) -> str:
-        return str(element("div", *(element("p", line) for line in answer_lines(self)), shapes_table(self).html()))
+        table = shapes_table(self).html() if self.is_finished else None
+        return element("div", *(element("p", line) for line in answer_lines(self)), table)

@@ -23,12 +23,15 @@ from sktune.reports.plan_output import layers_of, scope_flavour
 from sktune.reports.texts import TEXTS
 from sktune.study.facts import DeliveryRecord
 from sktune.study.result import BEST_PLAN, SearchResult
-from sktune.study.shapes import ShapesResult
+from sktune.study.shapes import MAX_PLANS, ShapesResult
 
 REPORT, PAGE = "report.md", "report.html"
 COLUMNS = ("shape", "baseline ms", "best ms", "speedup", "95% interval", "single plan", "fewest plans", "trials")
 NUMERIC = frozenset({1, 2, 3, 7})
-LOSS = "In brackets: what the plan loses to the best one at this shape."
+LOSS = (
+    "A plan's latency is the baseline's over the measured speedup. "
+    "In brackets: what the plan loses to the best one at this shape."
+)
 
 
 def rows_of(answer: ShapesResult) -> list[ShapeRow]:
@@ -105,8 +108,10 @@ def answer_lines(answer: ShapesResult) -> list[str]:
             f'"{names[answer.plans[0].plan]}".'
         )
     else:
+        at_most = "at most " if len(answer.plans) > MAX_PLANS else ""  # beyond, not every set is looked at
         lines.append(
-            f"To be within {answer.record.regret:.1%} of the best plan of each shape takes {len(answer.plans)} plans:"
+            f"To be within {answer.record.regret:.1%} of the best plan of each shape takes {at_most}"
+            f"{len(answer.plans)} plans:"
         )
         for number, each in enumerate(answer.plans):
             at = ", ".join(answer.shapes[shape].name for shape in each.shapes)
@@ -261,17 +266,21 @@ def write(answer: ShapesResult) -> list[Path]:
     """Write the report and the plan file, with the compiled code of each shape's plan, and return their paths.
 
     Raises:
-        StudyError: the folder cannot be written.
+        StudyError: the folder cannot be written, or a shape's compiled code is missing.
     """
     text, folder = shapes_yaml(answer), answer.folder
+    code = {}
+    for number, shape in enumerate(answer.shapes if text else ()):
+        if stored := _delivery(answer, number, answer.plan_at(number)):
+            result = answer.results[number]
+            source = result.folder / (ARTIFACTS if stored == result.facts.delivery else artifacts_of(stored.trial))
+            if not source.is_dir():
+                raise StudyError(f"{source}, the code for {shape.name}, is missing; restore it, or search again")
+            code[folder / artifacts_of(shape.suffix)] = source
     try:
-        for number, shape in enumerate(answer.shapes if text else ()):
-            to = folder / artifacts_of(shape.suffix)
+        for to, source in code.items():
             shutil.rmtree(to, ignore_errors=True)
-            if stored := _delivery(answer, number, answer.plan_at(number)):
-                result = answer.results[number]
-                is_winner = stored == result.facts.delivery
-                shutil.copytree(result.folder / (ARTIFACTS if is_winner else artifacts_of(stored.trial)), to)
+            shutil.copytree(source, to)
         write_text(folder / REPORT, report_markdown(answer))
         write_text(folder / PAGE, page_html(answer))
         if text is None:

@@ -1,6 +1,6 @@
 """The studies that are served, and their pages: each is made again when its study has changed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,7 +42,17 @@ class Shelf:
 
     def names(self) -> list[str]:
         """Return the names of all studies that can be read: those of several shapes, then the last changed first."""
-        return [*names_of_shapes(self._runs), *names_in(self._runs, self._storage)]
+        names = names_in(self._runs, self._storage)
+        of_shapes = [name for name in names_of_shapes(self._runs) if name not in names and self._is_here(name, names)]
+        return [*of_shapes, *names]
+
+    def _is_here(self, name: str, names: Sequence[str]) -> bool:
+        """Whether a study of several shapes is in the storage; one that has just begun is in the folder of runs."""
+        try:
+            record = self._record(name)
+        except SktuneError:
+            return True  # its row has the error
+        return not self._storage or not record or any(each.study in names for each in record.studies)
 
     def state(self, name: str) -> object:
         """Return a value that changes with the study."""

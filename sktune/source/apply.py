@@ -134,7 +134,9 @@ def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
             "by itself"
         )
     if not plan.scopes:
-        raise PlanError("the plan has no scopes, so there is nothing to apply; give a plan with scopes")
+        others = ", ".join(name for name, alone in plan_file.alone if name and alone.plan.scopes)
+        fix = f"the plans for {others} have some: take one with --shape" if others else "give a plan with scopes"
+        raise PlanError(f"the plan has no scopes, so there is nothing to apply; {fix}")
     if plan_file.layers is None:
         raise PlanError("the plan file does not say how many layers the model has; add `layers: N` to it")
     if plan_file.backend is ScopeFlavour.CAPTURED:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from sktune.core.codec import decoded, encoded
 from sktune.core.errors import BadInputError, StudyError
@@ -17,13 +18,20 @@ from sktune.core.plan import Plan
 from sktune.core.printable import one_line
 from sktune.core.shapes import StepShape
 from sktune.core.space import StartingPoint
+from sktune.study.facts import StudyFacts
+from sktune.study.records import feasible
 from sktune.study.result import SearchResult, stored_result
+from sktune.study.snapshot import snapshot_names
+from sktune.study.storage import DATABASE
+from sktune.study.stored_space import space_of
 from sktune.study.study import folder_name
 
 RECORD = "shapes.json"
 FORMAT = 1
 MAX_PLANS = 3
 """Sets of more plans are not looked for: the program would have to be compiled with each."""
+MANY_PLANS = 60
+"""Of more plans, not every set is looked at."""
 REGRET = 0.01
 """What the fewest plans may lose at each shape, by default."""
 
@@ -55,6 +63,7 @@ class ShapesRecord:
     """What is stored of a study of several shapes, beside the studies themselves.
 
     Attributes:
+        study: its name.
         studies: of the shapes, in the order in which they were given.
         trials: for one shape, that the command asked for when the crossings were decided.
         objective: ``sum`` or ``worst``; see ``ShapesResult.single``.
@@ -62,10 +71,11 @@ class ShapesRecord:
         format: of the record.
     """
 
-    studies: tuple[ShapeStudy, ...]
-    trials: int
-    objective: str = "sum"
-    regret: float = REGRET
+    study: str
+    studies: Annotated[tuple[ShapeStudy, ...], Field(min_length=1)]
+    trials: Annotated[int, Field(ge=1)]
+    objective: Literal["sum", "worst"] = "sum"
+    regret: Annotated[float, Field(gt=0, lt=1)] = REGRET
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
@@ -145,7 +155,12 @@ class ShapesResult:
         """Latency of each plan at each shape; infinite where it was not compared, or its bits were not verified.
 
         The empty plan is that of the baseline.
+
+        Raises:
+            StudyError: not every shape has its final comparison yet.
         """
+        if not self.is_finished:
+            raise StudyError(f"not every shape of {self.study!r} has its final comparison yet; run the command again")
         by_shape = [latencies_of(result) for result in self.results]
         plans = dict.fromkeys(plan for latencies in by_shape for plan in latencies)
         return {plan: tuple(latencies.get(plan, math.inf) for latencies in by_shape) for plan in plans}
@@ -225,11 +240,14 @@ def fewest_plans(
     def worth(chosen: Sequence[Plan]) -> float:
         return sum(weights[shape] * latency(chosen, shape) for shape in shapes)
 
-    useful = [
-        plan
+    at: dict[Plan, frozenset[int]] = {
+        plan: frozenset(shape for shape in shapes if latencies[shape] <= limits[shape])
         for plan, latencies in latencies_ms.items()
-        if any(one <= limit for one, limit in zip(latencies, limits, strict=True))
-    ]
+    }
+    useful = [plan for plan, held in at.items() if held]
+    if len(useful) > MANY_PLANS:  # of those that hold at the same shapes, the best there is enough
+        useful.sort(key=lambda plan: -sum(weights[shape] * latencies_ms[plan][shape] for shape in at[plan]))
+        useful = list({at[plan]: plan for plan in useful}.values())
     for count in range(1, min(MAX_PLANS, len(shapes)) + 1):
         if holding := [chosen for chosen in combinations(useful, count) if holds(chosen)]:
             return min(holding, key=lambda chosen: (worth(chosen), [plan.complexity for plan in chosen]))
@@ -252,8 +270,7 @@ def latencies_of(result: SearchResult) -> dict[Plan, float]:
     It is the baseline's over the measured speedup. No plan counts as faster than the verdict's answer: what is not told
     apart from it is no better.
     """
-    if result.baseline_ms is None or result.speedup is None:
-        return {Plan(): 1.0}
+    assert result.baseline_ms is not None and result.speedup is not None, "the shape has no final comparison"
     latencies, least_ms = {Plan(): result.baseline_ms}, result.baseline_ms / result.speedup
     rows = {row.name: row for row in result.final}
     for name, plan in compared_plans(result):
@@ -263,6 +280,21 @@ def latencies_of(result: SearchResult) -> dict[Plan, float]:
     return latencies
 
 
+def has_compared(result: SearchResult, points: Sequence[StartingPoint]) -> bool:
+    """Whether the plan of each point that has worked was in the final comparison, and its bits were compared there."""
+    if not points:
+        return True
+    space = space_of(result.facts, result.history)
+    wanted = {space.plan(point.values) for point in points} if space else set()
+    rows = {row.name: row for row in result.final}
+    numbers = [record.number for record in feasible(result.trials) if record.plan in wanted]
+    return all(
+        (row := rows.get(str(number)))
+        and (row.speedup is None or row.bit_identical is False or _is_verified(result, number))
+        for number in numbers
+    )
+
+
 def _is_verified(result: SearchResult, number: int) -> bool:
     if not result.is_verified or result.usage.is_own_program:  # a program's runs are verified in each trial
         return True
@@ -270,8 +302,18 @@ def _is_verified(result: SearchResult, number: int) -> bool:
 
 
 def names_of_shapes(runs: Path) -> list[str]:
-    """Return the names of the studies of several shapes in a folder of runs, in alphabetical order."""
-    return sorted(path.parent.name for path in runs.glob(f"*/{RECORD}"))
+    """Return the names of the studies of several shapes in a folder of runs, in alphabetical order.
+
+    One whose record cannot be read has that of its folder.
+    """
+    names = []
+    for path in runs.glob(f"*/{RECORD}"):
+        try:
+            record = read_record(path.parent)
+        except StudyError:
+            record = None
+        names.append(record.study if record else path.parent.name)
+    return sorted(names)
 
 
 def stored_shapes(name: str, runs: Path, storage: str | None = None) -> ShapesResult | None:
@@ -281,9 +323,19 @@ def stored_shapes(name: str, runs: Path, storage: str | None = None) -> ShapesRe
         StudyError: it, or the study of one of its shapes, cannot be read.
     """
     folder = runs / folder_name(name)
-    if (record := read_record(folder)) is None:
+    if (record := read_record(folder)) is None or record.study != name:
         return None
-    return ShapesResult(name, folder, record, [stored_result(each.study, runs, storage) for each in record.studies])
+    stored = snapshot_names(storage) if storage else ()
+    results = []
+    for each in record.studies:
+        its_folder = runs / folder_name(each.study)
+        has_begun = each.study in stored if storage else (its_folder / DATABASE).exists()
+        results.append(
+            stored_result(each.study, runs, storage)
+            if has_begun
+            else SearchResult(each.study, its_folder, (), None, None, StudyFacts())
+        )
+    return ShapesResult(name, folder, record, results)
 
 
 def by_shape(answers: Sequence[ShapesResult]) -> list[list[SearchResult]]:

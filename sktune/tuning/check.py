@@ -76,20 +76,26 @@ class PlanCheck:
         return PlanChecked(plan=str(plan), refused=self.is_refused, exit_code=self.exit_code, scopes=scopes)
 
 
-def check_plan(path: Path, model: Request | None = None, *, trust: bool = False) -> PlanCheck:
+def check_plan(path: Path, model: Request | None = None, *, trust: bool = False, shape: str | None = None) -> PlanCheck:
     """Check the plan in a file. The step is converted, and runs once; nothing is compiled.
 
     Args:
         path: of the plan file.
         model: that the plan is for; None for the one that the file names.
         trust: whether to run the code in the folder of the model that the file names.
+        shape: of a file with several shapes the one whose plan to check; None for the single plan.
 
     Raises:
-        PlanError: the file is not a plan file, does not fit the model, or is not for SuperKernels.
+        PlanError: the file is not a plan file, does not fit the model, or is not for SuperKernels; or its single plan
+            has no scope, while those of shapes have some.
         BackendError: the step cannot be converted, or TorchAir is missing.
         SktuneError: the model cannot be loaded.
     """
     file = read_plan_file(path)
+    if shape is not None:
+        file = file.at(file.entry_of(shape, str(path)))
+    elif not file.plan.scopes and (others := [name for name, alone in file.alone if name and alone.plan.scopes]):
+        raise PlanError(f"{path}: its single plan has no scope; choose a plan with --shape: {', '.join(others)}")
     if file.backend is ScopeFlavour.REGION:
         raise PlanError(f"{path} is for {file.backend}; check is for plans of SuperKernel scopes")
     if model is None and file.target is None:

@@ -8,6 +8,7 @@ from sktune.core.layout import OUTSIDE, Layout
 from sktune.learning.history import Learned
 from sktune.learning.segments import unit_types
 from sktune.study.result import SearchResult
+from sktune.study.shapes import read_record
 from sktune.study.snapshot import names_in, snapshot
 from sktune.study.stored_space import space_of
 from sktune.study.study import folder_name, sqlite_url
@@ -21,9 +22,18 @@ MAX_STUDIES = 4
 def check_names(request: Request, own: str) -> None:
     """Raise ``BadInputError`` if a study that the request learns from does not exist; ``own`` is the new one's name."""
     known = [name for name in names_in(request.runs, request.storage) if name != own]
-    for name in request.learn_from:
+    for name in _named(request):
         if name not in (*known, AUTO):
             raise BadInputError(f"--learn-from: there is no other study {name!r}{nearest(name, known)}")
+
+
+def _named(request: Request) -> list[str]:
+    """Return the names that the request gives; for a study of several shapes those of its shapes."""
+    names: list[str] = []
+    for name in request.learn_from:
+        record = read_record(request.runs / folder_name(name)) if name != AUTO else None
+        names += [each.study for each in record.studies] if record and record.study == name else [name]
+    return names
 
 
 def earlier_studies(request: Request, own: str, layout: Layout, *, is_simulated: bool) -> tuple[EarlierStudy, ...]:
@@ -40,7 +50,7 @@ def earlier_studies(request: Request, own: str, layout: Layout, *, is_simulated:
         StudyError: it cannot be read.
     """
     types = _in_layers(layout)
-    named = [name for name in request.learn_from if name not in (AUTO, own)]
+    named = [name for name in _named(request) if name not in (AUTO, own)]
     found = []
     for name in named:
         result = _result(request, name)

@@ -51,7 +51,7 @@ from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.leases import Leases
 from sktune.study.result import SearchResult, result_of
-from sktune.study.shapes import read_record
+from sktune.study.shapes import has_compared, read_record
 from sktune.study.storage import DATABASE
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
@@ -112,11 +112,16 @@ def opened_study(request: Request, name: str, folder: Path) -> TuningStudy:
     return TuningStudy.open(name, request.storage or sqlite_url(real_path(folder)), create=True, backup=backup)
 
 
-def is_answered(study: TuningStudy, request: Request) -> bool:
-    """Whether all trials are done, and the best of them were compared, if they are to be."""
+def is_answered(study: TuningStudy, request: Request, folder: Path) -> bool:
+    """Whether all trials are done, and the best of them were compared, if they are to be, and the request's points."""
     facts, finished = study.facts, study.finished()
-    is_done = finished >= request.max_trials or facts.exhausted
-    return is_done and (not request.compares or facts.final_trials == finished)
+    reached, share = facts.reached or (0, 0.0)
+    has_converged = request.enough is not None and 0 < reached == finished and share <= request.enough
+    if finished < request.max_trials and not facts.exhausted and not has_converged:
+        return False
+    if not request.compares:
+        return True
+    return facts.final_trials == finished and has_compared(result_of(study, folder), request.points)
 
 
 logger = logging.getLogger(__name__)
@@ -229,7 +234,7 @@ def run(
         for written in (folder, request.cache):
             mark_as_written(written)
         study = stored_study(request, name, folder)
-        if study is not None and is_answered(study, request):
+        if study is not None and is_answered(study, request, folder):
             made_with = site.fingerprint_of_answer(spec, space, study.facts.fingerprint)
             with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
                 pass  # only checked
@@ -305,7 +310,7 @@ class _Search:
         with ExitStack() as stack:
             if study:  # claimed before workers are started
                 placement, cores = self._claim(stack, study, site)
-                if is_answered(study, request):  # another search may have been faster
+                if is_answered(study, request, self._folder):  # another search may have been faster
                     return study
             else:
                 placement, cores = self._place(site, {})
@@ -353,7 +358,7 @@ class _Search:
         except OutOfTimeError as failure:
             if not self._study.finished():
                 raise BadInputError(
-                    f"--time-budget: {self._budget.seconds:g} s ended before a plan was tried; give more time"
+                    f"--time-budget: no plan was tried in its {self._budget.seconds:g} s here; give more time"
                 ) from failure
             self._study.remember(uncompared=True)
         except InterruptedSearchError:
@@ -500,6 +505,8 @@ class _Search:
         self._told = True
         self._emit(Converged(trials=finished, expected_gain_left=expected, gain_left=left, threshold=threshold,
                              stops=enough is not None))  # fmt: skip
+        if enough:
+            self._study.remember(reached=(finished, enough))
         return enough is not None
 
     def _predictor(self, space: SearchSpace, strategy: Strategy) -> PartitionSampler:

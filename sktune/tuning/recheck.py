@@ -4,7 +4,7 @@ For use after an upgrade, and in CI. The plan's compiled code is loaded as ``skt
 empty caches, so that the code that is checked is the code that will run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -115,24 +115,30 @@ class RecheckRequest:
             raise BadInputError(f"--verify-steps must be at least 1; got {self.verify_steps}")
 
 
-def recheck(request: RecheckRequest, report: Report = silent) -> list[tuple[str, Recheck]]:
+def recheck(request: RecheckRequest, report: Report = silent) -> Iterator[tuple[str, Recheck | None]]:
     """Check code, bits and speed of the plan in a file, or of that of each shape with the shape's name.
 
     Args:
         request: what to check.
         report: called with each stage that begins.
 
+    Yields the shape's name, empty in a file of a single shape, and the result; None where the plan has no scope.
+
     Raises:
+        BadInputError: a model is given, and each shape has a recipe of its own.
         PlanError: the file is not a plan file, does not name its target, or its scopes do not fit the model.
         BackendError: the plan no longer compiles or runs.
         SktuneError: the model cannot be loaded, or its baseline does not run.
     """
     file = read_plan_file(request.plan)
+    chosen = file.alone
     if request.shape is not None:
         entry = file.entry_of(request.shape, str(request.plan))
-        return [(entry.name, _recheck(request, file.at(entry), report))]
-    with_scopes = [(name, alone) for name, alone in file.alone if not (name and alone.to_plan().is_baseline)]
-    return [(name, _recheck(request, alone, report)) for name, alone in with_scopes]
+        chosen = [(entry.name, file.at(entry))]
+    if request.model is not None and len(chosen) > 1 and any(entry.recipe for entry in file.shapes):
+        raise BadInputError("--model names one recipe, and each shape has its own; name its shape with --shape, too")
+    for name, alone in chosen:
+        yield name, None if name and alone.to_plan().is_baseline else _recheck(request, alone, report)
 
 
 def _recheck(request: RecheckRequest, file: PlanFile, report: Report) -> Recheck:

@@ -16,7 +16,7 @@ from sktune.core.layout import Layout
 from sktune.core.plan import Option
 from sktune.core.search_options import SearchOptions
 from sktune.core.shapes import NAMES as SIZES
-from sktune.core.shapes import StepShape
+from sktune.core.shapes import StepShape, check_shapes
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.targets import RecipeSpec, TargetSpec, describe
 from sktune.targets.presets import Preset, load_space
@@ -90,6 +90,7 @@ class Request(SearchOptions):
                 raise BadInputError(f"there is no file {path}")
 
     def _check_shapes(self, shapes: Sequence[StepShape]) -> None:
+        check_shapes(shapes)
         for name in (*SIZES, "proxy_layers", "profile", "join", "standby"):
             if getattr(self, name):
                 flag = f"--{name.replace('_', '-')}"

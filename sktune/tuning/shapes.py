@@ -8,11 +8,14 @@ its final comparison, in which they take part.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from sktune.core.errors import BadInputError, StudyError
+from sktune.core.errors import BadInputError, SktuneError, StudyError
 from sktune.core.events.base import Event
 from sktune.core.plan import Plan
 from sktune.core.shapes import StepShape, fields_of_shape
@@ -22,6 +25,7 @@ from sktune.samplers.partition import PartitionSampler
 from sktune.study.records import feasible
 from sktune.study.result import SearchResult
 from sktune.study.shapes import (
+    RECORD,
     REGRET,
     CrossPlans,
     ShapesRecord,
@@ -30,8 +34,10 @@ from sktune.study.shapes import (
     best_single,
     fewest_plans,
     read_record,
+    stored_shapes,
     with_crossing,
 )
+from sktune.study.snapshot import names_in
 from sktune.study.storage import DATABASE
 from sktune.study.stored_space import space_of
 from sktune.study.study import folder_name
@@ -85,30 +91,34 @@ def search(
     Raises:
         SktuneError: as ``loop.run``, at any of the shapes.
     """
-    shapes = request.shapes or ()
-    name = request.study or alone(request)[0].target()[0].study_name
+    targets = [each.target()[0] for each in alone(request)]
+    name = request.study or targets[0].study_name
     folder = request.runs / folder_name(name)
     record = _record(request, name)
-    record.write(folder)
-    named = alone(replace(request, study=name))
-    requests = dict(zip(shapes, named, strict=True))
+    shapes = [each.shape for each in record.studies]
+    requests = dict(zip(request.shapes or (), alone(replace(request, study=name)), strict=True))
     run = partial(_run, listener, time.monotonic() if began_s is None else began_s)
     allotment = Allotment.of(record.trials, len(shapes))
     learns = find_strategy(request.strategy).learns
-    order = in_order(shapes)
     results: dict[StepShape, SearchResult] = {}
-    for number, shape in enumerate(order):
-        sources = sorted(filter(lambda other: _has_figures(results[other]), results), key=shape.distance)
-        names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
-        results[shape] = run(
-            replace(
-                requests[shape],
-                trials=allotment.other if number else allotment.first,
-                learn_from=(*request.learn_from, *names),
-                time_budget_s=_time(request, FIRST_TIME + OTHERS_TIME * number / max(1, len(shapes) - 1)),
-                compares=len(shapes) == 1,
+    with _forgotten_if_nothing_runs(request, record, folder):
+        record.write(folder)
+        begun = stored_shapes(name, request.runs, request.storage)
+        has_trials = {result.study for result in begun.results if result.trials} if begun else set()
+        for number, shape in enumerate(in_order(shapes)):
+            sources = sorted(filter(lambda other: _has_figures(results[other]), results), key=shape.distance)
+            names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
+            if requests[shape].study in has_trials:  # it has taken what it learns from, and others may learn from it
+                names = ()
+            results[shape] = run(
+                replace(
+                    requests[shape],
+                    trials=allotment.other if number else allotment.first,
+                    learn_from=(*request.learn_from, *names),
+                    time_budget_s=_time(request, FIRST_TIME + OTHERS_TIME * number / max(1, len(shapes) - 1)),
+                    compares=len(shapes) == 1,
+                )
             )
-        )
     if len(shapes) > 1 and any(
         each.crossing is None or each.crossing.trials < len(results[each.shape].trials) for each in record.studies
     ):
@@ -146,6 +156,21 @@ def alone(request: Request) -> list[Request]:
     ] or [request]  # fmt: skip
 
 
+@contextmanager
+def _forgotten_if_nothing_runs(request: Request, record: ShapesRecord, folder: Path) -> Iterator[None]:
+    """Remove the record of a new study if its first search fails before a trial: its name is free again."""
+    is_new = not (folder / RECORD).exists()
+    try:
+        yield
+    except SktuneError:
+        begun = stored_shapes(record.study, request.runs, request.storage)
+        if is_new and begun and not any(result.trials for result in begun.results):
+            (folder / RECORD).unlink()
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
 def _run(listener: ShapeListener, began_s: float, request: Request) -> SearchResult:
     return loop.run(request, partial(listener, request.study or ""), began_s)
 
@@ -167,16 +192,28 @@ def _record(request: Request, name: str) -> ShapesRecord:
         BadInputError: a study with the name has a single shape, or other ones.
     """
     folder = request.runs / folder_name(name)
-    if any(folder.glob(f"{DATABASE}*")):
+    if any(folder.glob(f"{DATABASE}*")) or (request.storage and name in names_in(request.runs, request.storage)):
         raise BadInputError(f"study {name!r} has a single shape; name another one with --study")
     shapes, stored = request.shapes or (), read_record(folder)
+    if stored and stored.study != name:
+        raise BadInputError(f"the folder of {name!r} has the study {stored.study!r}; name another one with --study")
     trials = request.trials or (stored.trials if stored else DEFAULT_TRIALS)
     if stored and {each.shape.suffix for each in stored.studies} != {shape.suffix for shape in shapes}:
         names = ", ".join(each.shape.name for each in stored.studies)
         raise BadInputError(f"study {name!r} is of the shapes {names}; give them again, or name another with --study")
-    known = {each.shape: each.crossing for each in stored.studies} if stored and stored.trials == trials else {}
-    studies = tuple(ShapeStudy(shape, f"{name}.{shape.suffix}", known.get(shape)) for shape in shapes)
-    return ShapesRecord(studies, trials, request.objective, request.regret or REGRET)
+    objective: Any = request.objective
+    wanted = trials, objective, request.regret or REGRET
+    known: dict[tuple[str, float], CrossPlans | None] = {}
+    if stored and (stored.trials, stored.objective, stored.regret) == wanted:
+        known = {(each.shape.suffix, each.shape.weight): each.crossing for each in stored.studies}
+    if stored:  # in the order in which they learned from each other
+        before = [each.shape.suffix for each in stored.studies]
+        shapes = tuple(sorted(shapes, key=lambda shape: before.index(shape.suffix)))
+    return ShapesRecord(
+        name,
+        tuple(ShapeStudy(shape, f"{name}.{shape.suffix}", known.get((shape.suffix, shape.weight))) for shape in shapes),
+        *wanted,
+    )
 
 
 def in_order(shapes: Sequence[StepShape]) -> list[StepShape]:
@@ -211,7 +248,8 @@ def _crossings(
         tried = {one.plan for one in result.trials}
         failed = tried - {one.plan for one in feasible(result.trials)}
         saved = PartitionSampler(space, seed).promise(result.history, plans) if plans else ()
-        baseline_ms = result.facts.baseline_ms or 1.0
+        if (baseline_ms := result.facts.baseline_ms) is None:
+            raise StudyError(f"study {result.study!r} has measured nothing; run the same command again with more time")
         expected_ms[Plan()].append(baseline_ms)
         for plan, share in zip(plans, saved, strict=True):
             expected_ms[plan].append(math.inf if plan in failed else baseline_ms * (1 - share))

@@ -1,5 +1,6 @@
 """Several shapes, compiled and measured for real: a plan for each, applied to the step of each."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from sktune.cli import app
 from sktune.core.errors import ExitCode
 from sktune.core.events.lines import parse_event
 from sktune.targets.base import decode_inputs
-from tests.builders import TESTS
+from tests.builders import TESTS, refusal
 from tests.models.pointwise import target
 
 MODEL = f"{TESTS / 'models' / 'pointwise.py'}:target"
@@ -59,3 +60,9 @@ def test_a_plan_for_each_shape_is_searched_and_applied(tmp_path: Path) -> None:
     events = [event for line in checked.stdout.splitlines() if (event := parse_event(line))]
     assert [event["shape"] for event in events] == ["batch=2", "batch=8"]
     assert {event["code"] for event in events} == {"as verified"}
+
+    delivered, written = path.parent / "batch-2.artifacts", path.read_text()
+    (source,) = (each for each in (answer.results[0].folder).glob("*artifacts*") if each.is_dir())
+    shutil.rmtree(source)
+    assert f"{source.name}, the code for batch=2, is missing" in refusal("report", "s", "--runs", str(tmp_path))
+    assert delivered.is_dir() and path.read_text() == written

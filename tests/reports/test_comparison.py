@@ -112,7 +112,7 @@ def test_studies_of_several_shapes_are_compared_at_each_shape(tmp_path: Path) ->
         for batch in batches:
             result = study_of(tmp_path, f"{name}.{batch}", [1.1] * 5, batch=str(batch))
             studies.append(ShapeStudy(StepShape(batch=batch), result.study))
-        ShapesRecord(tuple(studies), trials=5).write(tmp_path / name)
+        ShapesRecord(name, tuple(studies), trials=5).write(tmp_path / name)
     study_of(tmp_path, "single", [1.1] * 5)
 
     done = succeeded("compare", "a", "b", "--runs", str(tmp_path), "--json")

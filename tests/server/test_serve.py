@@ -112,7 +112,7 @@ def test_a_study_of_several_shapes_leads_to_those_of_each(tmp_path: Path) -> Non
     for name in names:
         study_in(tmp_path, name, trials=3, final=False)
     shapes = [ShapeStudy(StepShape(batch=batch), name) for batch, name in zip((1, 8), names, strict=True)]
-    ShapesRecord(tuple(shapes), trials=3).write(tmp_path / "all")
+    ShapesRecord("all", tuple(shapes), trials=3).write(tmp_path / "all")
     shelf = Shelf(tmp_path)
     assert shelf.names()[0] == "all"
     assert ">all</a>" in shelf.index("/study/{}".format)

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -94,15 +95,22 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     """With what was decided for a shape."""
     crossing = CrossPlans(7, (StartingPoint("of batch=1", {"layers_per_scope": "all", "cpp_wrapper": True}),))
     studies = (ShapeStudy(StepShape(1, weight=2.0), "s.batch-1"), ShapeStudy(StepShape(8), "s.batch-8"))
-    record = with_crossing(ShapesRecord(studies, 12, "worst", 0.02), "s.batch-8", crossing)
+    record = with_crossing(ShapesRecord("s", studies, 12, "worst", 0.02), "s.batch-8", crossing)
     record.write(tmp_path)
     assert read_record(tmp_path) == record
     assert read_record(tmp_path / "elsewhere") is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"studies": 1}', '{"format": 99, "studies": [], "trials": 1}'])
+STORED: dict[str, Any] = {"study": "s", "studies": [{"shape": {"batch": 1}, "study": "s.batch-1"}], "trials": 1}
+BAD: list[dict[str, Any]] = [
+    {"studies": []}, {"studies": 1}, {"regret": -5}, {"regret": math.nan}, {"objective": "foo"}, {"trials": 0},
+    {"format": 99},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", *(json.dumps(STORED | bad) for bad in BAD)])
 def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
-    """In one line; also one of a newer sktune."""
+    """In one line; also one of a newer sktune, and one with values that no search has."""
     (tmp_path / RECORD).write_text(text)
     with pytest.raises(StudyError, match=r"shapes\.json"):
         read_record(tmp_path)
@@ -110,7 +118,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_a_record_with_more_keys_is_read(tmp_path: Path) -> None:
     """Those of a later version of the same format."""
-    ShapesRecord((ShapeStudy(StepShape(1), "s"),), 4).write(tmp_path)
+    ShapesRecord("s", (ShapeStudy(StepShape(1), "s.batch-1"),), 4).write(tmp_path)
     values = json.loads((tmp_path / RECORD).read_text()) | {"later": 1}
     (tmp_path / RECORD).write_text(json.dumps(values))
     assert read_record(tmp_path) is not None

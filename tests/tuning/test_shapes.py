@@ -4,16 +4,18 @@ import math
 import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sktune
-from sktune.core.errors import BadInputError, PlanError, StudyError
+from sktune.core.errors import BadInputError, PlanError, SktuneError, StudyError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file
-from sktune.core.shapes import parse_shapes
+from sktune.core.shapes import StepShape, parse_shapes
+from sktune.study.shapes import has_compared
 from sktune.tuning.shapes import Allotment, in_order, plans_to_cross
 from tests.builders import refusal, succeeded
 from tests.projects import long_gaps
@@ -102,7 +104,7 @@ def test_one_answer_for_all_shapes(whole: Any) -> None:
     assert str(sktune.load_shapes("s", runs)) == str(whole)
     shown = succeeded("show", "s", "--runs", str(runs), "--json")
     assert '"event": "shapes_finished"' in shown.stdout.splitlines()[-1]
-    assert "compare the studies of one shape" in refusal("compare", "s", "--runs", str(runs))
+    succeeded("compare", "s", "--runs", str(runs))
 
 
 @pytest.mark.slow
@@ -148,6 +150,112 @@ def test_names_of_shapes_and_of_one_are_kept_apart(whole: Any, tmp_path: Path) -
     (runs / "s/shapes.json").write_text("{")
     with pytest.raises(StudyError, match="cannot be read"):
         searched(runs)
+
+
+@pytest.mark.slow
+def test_what_is_decided_anew_is_compared(whole: Any, tmp_path: Path) -> None:
+    """With another objective, regret or weight: every plan that may be the answer is in the comparison of its shapes.
+
+    The order of the shapes changes nothing, nor does the way in which their file is named.
+    """
+    runs = tmp_path / "runs"
+    shutil.copytree(whole.folder.parent, runs)
+    events: list[str] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        events.append(event["event"])
+
+    searched(runs, shapes="batch=8,1", listener=listen)
+    assert "search_started" not in events
+    answer = searched(runs, objective="worst", regret=0.2, listener=listen)
+    assert (answer.record.objective, answer.record.regret) == ("worst", 0.2)
+    (tmp_path / "shapes.yaml").write_text("version: 1\nshapes: [{batch: 1}, {batch: 8, weight: 100}]\n")
+    answer = searched(runs, shapes=str(tmp_path / "shapes.yaml"))
+    for each, result in zip(answer.record.studies, answer.results, strict=True):
+        assert each.crossing is not None and has_compared(result, each.crossing.points)
+        assert not has_compared(replace(result, comparison=None), each.crossing.points)  # would be compared
+
+
+@pytest.mark.slow
+def test_a_study_is_shown_before_all_its_shapes_have_begun(tmp_path: Path) -> None:
+    """Its answer is not made up, and a search that fails before a trial leaves its name free."""
+
+    class StoppedError(Exception):
+        """Ends the search as a kill would."""
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "trial_finished":
+            raise StoppedError
+
+    runs = tmp_path / "runs"
+    assert "nope" in refusal("search", "--model", "nope", "--shapes", "batch=1,8", "--study", "s", "--runs", str(runs))
+    with pytest.raises(SktuneError):
+        searched(runs, shapes="batch=1,8,4", context=0)
+    assert not (runs / "s").exists()
+    with pytest.raises(StoppedError):
+        searched(runs, listener=listen)
+    shown = succeeded("show", "s", "--runs", str(runs))
+    assert "Not every shape has its final comparison yet (batch=1 has 1 trial, batch=8 has 0 trials)" in " ".join(
+        shown.stdout.split()
+    )
+    answer = sktune.load_shapes("s", runs)
+    assert "<table" not in answer._repr_html_()
+    with pytest.raises(StudyError, match="not every shape of 's' has its final comparison"):
+        _ = answer.single
+
+
+@pytest.mark.slow
+def test_names_lead_back_to_their_studies(whole: Any, tmp_path: Path) -> None:
+    """Also one that is no folder's name, and one in a storage, where a study of a single shape may have it."""
+    runs, storage = tmp_path / "runs", f"sqlite:///{tmp_path}/all.db"
+    searched(runs, study="my study", trials=2)
+    listed = succeeded("studies", "--runs", str(runs)).stdout
+    assert "my study" in listed
+    learned = sktune.search("llama", backend="sim", trials=1, study="l", runs=runs, learn_from=("my study",))
+    assert [study.name for study in learned.facts.earlier] == ["my study.batch-1", "my study.batch-8"]
+    folder = next(path.parent for path in runs.glob("*/shapes.json"))
+    assert f"{folder.name} " not in listed
+    with pytest.raises(BadInputError, match="has the study 'my study'"):
+        searched(runs, study=folder.name)
+    sktune.search("llama", backend="sim", trials=1, study="w", runs=runs, storage=storage)
+    with pytest.raises(BadInputError, match="has a single shape"):
+        searched(runs, study="w", storage=storage)
+    assert "my study " not in succeeded("studies", "--runs", str(runs), "--storage", storage).stdout
+
+
+@pytest.mark.slow
+def test_a_search_that_stopped_early_is_answered(tmp_path: Path) -> None:
+    """By its bound: the same command runs nothing, and one that wants to know more goes on."""
+    events: list[str] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        events.append(event["event"])
+
+    def search(until: float) -> int:
+        events.clear()
+        constants = long_gaps(tmp_path)
+        result = sktune.search(
+            "llama", backend="sim", until=until, study="s", runs=tmp_path / "runs", constants=constants, listener=listen
+        )
+        return len(result.trials)
+
+    stopped = search(0.5)
+    assert "converged" in events
+    assert search(0.5) == search(0.9) == stopped
+    assert events == ["study_finished"]
+    search(0.4)
+    assert "final_started" in events
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [[], ["batch=1"], [StepShape(1), StepShape(1)], [StepShape(-3)], [StepShape(1, weight=math.nan)],
+     f"batch={'9' * 5000}", [StepShape(recipe=Path("a/x.yaml")), StepShape(recipe=Path("b/x.yaml"))]],
+)  # fmt: skip
+def test_shapes_that_make_no_sense_are_refused(tmp_path: Path, shapes: Any) -> None:
+    """In Python as on the command line."""
+    with pytest.raises(BadInputError, match="--shapes"):
+        searched(tmp_path, shapes=shapes)
 
 
 @pytest.mark.parametrize(

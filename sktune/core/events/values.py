@@ -85,7 +85,7 @@ class ShapeRow:
         shape: such as `batch=1 context=1024`.
         study: name of its study.
         trials: number of its trials.
-        baseline_ms, best_ms: latency of a decode step without scopes, and with the best plan at this shape.
+        baseline_ms, best_ms: latency of a decode step without scopes, and that over the speedup of the best plan here.
         speedup: of the best plan there; 1.0 if that is "no scope".
         ci95: 95% interval of `speedup`; null for simulated figures, and if the answer is "no scope".
         single_ms, single_regret: latency of the single plan for all shapes, and what it loses here to the best plan, as
