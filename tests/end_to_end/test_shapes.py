@@ -62,7 +62,7 @@ def test_a_plan_for_each_shape_is_searched_and_applied(tmp_path: Path) -> None:
     assert {event["code"] for event in events} == {"as verified"}
 
     delivered, written = path.parent / "batch-2.artifacts", path.read_text()
-    (source,) = (each for each in (answer.results[0].folder).glob("*artifacts*") if each.is_dir())
-    shutil.rmtree(source)
-    assert f"{source.name}, the code for batch=2, is missing" in refusal("report", "s", "--runs", str(tmp_path))
+    for source in answer.results[0].folder.glob("*artifacts*"):
+        shutil.rmtree(source)
+    assert "the code for batch=2, is missing" in refusal("report", "s", "--runs", str(tmp_path))
     assert delivered.is_dir() and path.read_text() == written
