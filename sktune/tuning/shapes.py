@@ -7,9 +7,10 @@ its final comparison, in which they take part.
 """
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +23,10 @@ from sktune.core.shapes import StepShape, fields_of_shape
 from sktune.core.space import StartingPoint
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
+from sktune.study.claims import locked
 from sktune.study.records import feasible
 from sktune.study.result import SearchResult
 from sktune.study.shapes import (
-    RECORD,
     REGRET,
     CrossPlans,
     ShapesRecord,
@@ -94,6 +95,12 @@ def search(
     targets = [each.target()[0] for each in alone(request)]
     name = request.study or targets[0].study_name
     folder = request.runs / folder_name(name)
+    is_new = not folder.exists()
+    with locked(folder), _forgotten_if_nothing_runs(request, name, folder, is_new):
+        return _search(request, name, folder, listener, began_s)
+
+
+def _search(request: Request, name: str, folder: Path, listener: ShapeListener, began_s: float | None) -> ShapesResult:
     record = _record(request, name)
     shapes = [each.shape for each in record.studies]
     requests = dict(zip(request.shapes or (), alone(replace(request, study=name)), strict=True))
@@ -101,24 +108,23 @@ def search(
     allotment = Allotment.of(record.trials, len(shapes))
     learns = find_strategy(request.strategy).learns
     results: dict[StepShape, SearchResult] = {}
-    with _forgotten_if_nothing_runs(request, record, folder):
-        record.write(folder)
-        begun = stored_shapes(name, request.runs, request.storage)
-        has_trials = {result.study for result in begun.results if result.trials} if begun else set()
-        for number, shape in enumerate(in_order(shapes)):
-            sources = sorted(filter(lambda other: _has_figures(results[other]), results), key=shape.distance)
-            names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
-            if requests[shape].study in has_trials:  # it has taken what it learns from, and others may learn from it
-                names = ()
-            results[shape] = run(
-                replace(
-                    requests[shape],
-                    trials=allotment.other if number else allotment.first,
-                    learn_from=(*request.learn_from, *names),
-                    time_budget_s=_time(request, FIRST_TIME + OTHERS_TIME * number / max(1, len(shapes) - 1)),
-                    compares=len(shapes) == 1,
-                )
+    record.write(folder)
+    begun = stored_shapes(name, request.runs, request.storage)
+    has_trials = {result.study for result in begun.results if result.trials} if begun else set()
+    for number, shape in enumerate(in_order(shapes)):
+        sources = sorted(filter(lambda other: _has_figures(results[other]), results), key=shape.distance)
+        names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
+        if requests[shape].study in has_trials:  # it has taken what it learns from, and others may learn from it
+            names = ()
+        results[shape] = run(
+            replace(
+                requests[shape],
+                trials=allotment.other if number else allotment.first,
+                learn_from=(*request.learn_from, *names),
+                time_budget_s=_time(request, FIRST_TIME + OTHERS_TIME * number / max(1, len(shapes) - 1)),
+                compares=len(shapes) == 1,
             )
+        )
     if len(shapes) > 1 and any(
         each.crossing is None or each.crossing.trials < len(results[each.shape].trials) for each in record.studies
     ):
@@ -157,17 +163,14 @@ def alone(request: Request) -> list[Request]:
 
 
 @contextmanager
-def _forgotten_if_nothing_runs(request: Request, record: ShapesRecord, folder: Path) -> Iterator[None]:
-    """Remove the record of a new study if its first search fails before a trial: its name is free again."""
-    is_new = not (folder / RECORD).exists()
+def _forgotten_if_nothing_runs(request: Request, name: str, folder: Path, is_new: bool) -> Iterator[None]:
+    """Remove a new study's folder if its first search fails before a trial: its name is free again."""
     try:
         yield
     except SktuneError:
-        begun = stored_shapes(record.study, request.runs, request.storage)
-        if is_new and begun and not any(result.trials for result in begun.results):
-            (folder / RECORD).unlink()
-            with suppress(OSError):
-                folder.rmdir()
+        begun = stored_shapes(name, request.runs, request.storage)
+        if is_new and not (begun and any(result.trials for result in begun.results)):
+            shutil.rmtree(folder, ignore_errors=True)
         raise
 
 

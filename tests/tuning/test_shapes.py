@@ -15,6 +15,7 @@ from sktune.core.errors import BadInputError, PlanError, SktuneError, StudyError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file
 from sktune.core.shapes import StepShape, parse_shapes
+from sktune.study.claims import locked
 from sktune.study.shapes import has_compared
 from sktune.tuning.shapes import Allotment, in_order, plans_to_cross
 from tests.builders import refusal, succeeded
@@ -147,6 +148,8 @@ def test_names_of_shapes_and_of_one_are_kept_apart(whole: Any, tmp_path: Path) -
     sktune.search("llama", backend="sim", trials=1, study="alone", runs=runs)
     with pytest.raises(BadInputError, match="has a single shape"):
         searched(runs, study="alone")
+    with locked(runs / "s"), pytest.raises(StudyError, match="is being run by"):
+        searched(runs)  # it would decide other crossings
     (runs / "s/shapes.json").write_text("{")
     with pytest.raises(StudyError, match="cannot be read"):
         searched(runs)
