@@ -282,8 +282,6 @@ def latencies_of(result: SearchResult) -> dict[Plan, float]:
 
 def has_compared(result: SearchResult, points: Sequence[StartingPoint]) -> bool:
     """Whether the plan of each point that has worked was in the final comparison, and its bits were compared there."""
-    if not points:
-        return True
     space = space_of(result.facts, result.history)
     wanted = {space.plan(point.values) for point in points} if space else set()
     rows = {row.name: row for row in result.final}

@@ -121,7 +121,9 @@ def is_answered(study: TuningStudy, request: Request, folder: Path) -> bool:
         return False
     if not request.compares:
         return True
-    return facts.final_trials == finished and has_compared(result_of(study, folder), request.points)
+    if facts.final_trials != finished:
+        return False
+    return not request.points or has_compared(result_of(study, folder), request.points)
 
 
 logger = logging.getLogger(__name__)
