@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.shapes import StepShape
 from sktune.core.space import StartingPoint
 from sktune.study.shapes import (
+    MANY_PLANS,
     RECORD,
     CrossPlans,
     ShapesRecord,
@@ -71,16 +73,17 @@ def test_latencies_have_the_measured_speedups(tmp_path: Path) -> None:
 
 
 @settings(deadline=None)
-@given(tables(), st.sampled_from((0.001, 0.01, 0.2)))
-def test_the_plans_hold_the_regret_and_are_the_fewest(table: dict[Plan, list[float]], regret: float) -> None:
-    """As a search of all sets finds it, up to three plans."""
+@given(tables(), st.sampled_from((0.001, 0.01, 0.2)), st.sampled_from((MANY_PLANS, 0)))
+def test_the_plans_hold_the_regret_and_are_the_fewest(table: dict[Plan, list[float]], regret: float, many: int) -> None:
+    """As a search of all sets finds it, up to three plans; also where not every set is looked at."""
     shapes = range(len(table[Plan()]))
     best = [min(column) for column in zip(*table.values(), strict=True)]
 
     def holds(plans: tuple[Plan, ...]) -> bool:
         return all(min(table[plan][shape] for plan in plans) <= (1 + regret) * best[shape] for shape in shapes)
 
-    chosen = fewest_plans(table, [1.0] * len(shapes), regret)
+    with patch("sktune.study.shapes.MANY_PLANS", many):
+        chosen = fewest_plans(table, [1.0] * len(shapes), regret)
     assert holds(chosen)
     assert not any(holds(few) for count in range(1, min(len(chosen), 4)) for few in combinations(table, count))
 
