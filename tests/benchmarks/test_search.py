@@ -214,7 +214,7 @@ def test_a_record_that_lacks_plans_is_refused() -> None:
 def test_committed_recordings_are_complete_and_small(name: str) -> None:
     """With every plan of the stated space, in a file small enough for a clone."""
     landscape = recorded(name)
-    assert (50 if request_of(name).batch else 1_000) <= landscape.space.size <= 20_000
+    assert (40 if request_of(name).batch else 1_000) <= landscape.space.size <= 20_000
     assert (FOLDER / f"{name}{ENDING}").stat().st_size < 3e6
     assert len(landscape.space.starting_points) >= 3
     assert landscape.best_ms < landscape.baseline_ms

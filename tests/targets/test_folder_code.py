@@ -172,10 +172,10 @@ def test_a_plan_file_cannot_switch_it_on(folder: Path, tmp_path: Path) -> None:
     target = {"spec": spec_of(folder).to_dict(), "units": {}}
     plan.write_text(write_plan(Plan((Scope("lm_head", "lm_head"),)), {}, target=target))
     with pytest.raises(TargetError, match=r"its model is code in .*; read it, then run it with --trust"):
-        recheck(RecheckRequest(plan))
+        next(recheck(RecheckRequest(plan)))
     plan.write_text(write_plan(Plan(), {}, target=target | {"spec": describe(str(folder))[0].to_dict()}))
     with pytest.raises(BadInputError, match="found for transformers' own model; leave --trust out"):
-        recheck(RecheckRequest(plan, trust=True))
+        next(recheck(RecheckRequest(plan, trust=True)))
     assert not (folder / "executed").exists()
 
 

@@ -291,7 +291,7 @@ class TestTimeBudget:
 
     def test_a_budget_too_short_for_a_plan_gets_one_line(self, tmp_path: Path) -> None:
         """There is no result to return."""
-        with pytest.raises(BadInputError, match="9 s ended before a plan was tried; give more time"):
+        with pytest.raises(BadInputError, match="no plan was tried in its 9 s here; give more time"):
             search(tmp_path, FakeRunner(), time_budget_s=9)
 
     def test_a_trial_that_is_cut_off_is_not_a_failure(self, tmp_path: Path) -> None:
