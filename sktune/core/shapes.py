@@ -56,10 +56,10 @@ class StepShape:
 
 
 class _ShapeEntry(Document):
-    batch: Annotated[int, Field(ge=1, le=MAX_SIZE)] | None = None
-    context: Annotated[int, Field(ge=1, le=MAX_SIZE)] | None = None
+    batch: int | None = None
+    context: int | None = None
     recipe: Path | None = None
-    weight: Annotated[float, Field(gt=0, le=MAX_WEIGHT)] = 1.0
+    weight: float = 1.0
 
 
 class _ShapesFile(Document):

@@ -16,7 +16,7 @@ from sktune.reports.shapes import page_html as shapes_page_html
 from sktune.reports.texts import TEXTS
 from sktune.study.facts import StudyFacts
 from sktune.study.result import SearchResult
-from sktune.study.shapes import ShapesRecord, ShapesResult, names_of_shapes, read_record
+from sktune.study.shapes import ShapesRecord, ShapesResult, names_of_shapes, read_record, stored_shapes
 from sktune.study.snapshot import names_in, snapshot, state_of
 from sktune.study.storage import DATABASE
 from sktune.study.study import folder_name, sqlite_url
@@ -110,10 +110,7 @@ class Shelf:
         Raises:
             StudyError: it cannot be read.
         """
-        if (record := self._record(name)) is None:
-            return None
-        folder = self._runs / folder_name(name)
-        return ShapesResult(name, folder, record, [self.result(each.study) for each in record.studies])
+        return stored_shapes(name, self._runs, self._storage, self.result)
 
     def _url(self, name: str) -> str:
         return self._storage or sqlite_url(self._runs / folder_name(name))

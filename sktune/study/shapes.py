@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal
@@ -314,8 +314,12 @@ def names_of_shapes(runs: Path) -> list[str]:
     return sorted(names)
 
 
-def stored_shapes(name: str, runs: Path, storage: str | None = None) -> ShapesResult | None:
+def stored_shapes(
+    name: str, runs: Path, storage: str | None = None, read: Callable[[str], SearchResult] | None = None
+) -> ShapesResult | None:
     """Return the answer of the study ``name``; None if it has a single shape.
+
+    ``read`` returns the result of a shape's study that has begun; by default the stored one.
 
     Raises:
         StudyError: it, or the study of one of its shapes, cannot be read.
@@ -323,15 +327,16 @@ def stored_shapes(name: str, runs: Path, storage: str | None = None) -> ShapesRe
     folder = runs / folder_name(name)
     if (record := read_record(folder)) is None or record.study != name:
         return None
-    stored = snapshot_names(storage) if storage else ()
+    stored, read = (
+        snapshot_names(storage) if storage else (),
+        read or partial(stored_result, runs=runs, storage=storage),
+    )
     results = []
     for each in record.studies:
         its_folder = runs / folder_name(each.study)
         has_begun = each.study in stored if storage else (its_folder / DATABASE).exists()
         results.append(
-            stored_result(each.study, runs, storage)
-            if has_begun
-            else SearchResult(each.study, its_folder, (), None, None, StudyFacts())
+            read(each.study) if has_begun else SearchResult(each.study, its_folder, (), None, None, StudyFacts())
         )
     return ShapesResult(name, folder, record, results)
 

@@ -10,7 +10,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -111,7 +111,9 @@ def _search(request: Request, name: str, folder: Path, listener: ShapeListener, 
     record.write(folder)
     begun = stored_shapes(name, request.runs, request.storage)
     has_trials = {result.study for result in begun.results if result.trials} if begun else set()
-    for number, shape in enumerate(in_order(shapes)):
+    if begun and all(each.crossing for each in record.studies):  # what this was to decide is known
+        results = dict(zip(shapes, begun.results, strict=True))
+    for number, shape in enumerate(() if results else in_order(shapes)):
         sources = sorted(filter(lambda other: _has_figures(results[other]), results), key=shape.distance)
         names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
         if requests[shape].study in has_trials:  # it has taken what it learns from, and others may learn from it
@@ -168,9 +170,10 @@ def _forgotten_if_nothing_runs(request: Request, name: str, folder: Path, is_new
     try:
         yield
     except SktuneError:
-        begun = stored_shapes(name, request.runs, request.storage)
-        if is_new and not (begun and any(result.trials for result in begun.results)):
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(SktuneError):  # the first error is the one to tell
+            begun = stored_shapes(name, request.runs, request.storage) if is_new else None
+            if is_new and not (begun and any(result.trials for result in begun.results)):
+                shutil.rmtree(folder, ignore_errors=True)
         raise
 
 

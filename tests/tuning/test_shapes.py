@@ -242,6 +242,12 @@ def test_a_search_that_stopped_early_is_answered(tmp_path: Path) -> None:
         )
         return len(result.trials)
 
+    shapes = {"until": 0.5, "trials": None, "study": "all", "listener": listen}
+    stopped = len(searched(tmp_path / "runs", **shapes).results[0].trials)
+    assert "converged" in events and stopped < 20
+    events.clear()
+    searched(tmp_path / "runs", **shapes)
+    assert set(events) == {"study_finished"}
     stopped = search(0.5)
     assert "converged" in events
     assert search(0.5) == search(0.9) == stopped
