@@ -69,36 +69,39 @@ def check_ended(folder: Path) -> None:
 
 
 def test_losses_blame_no_plan(cluster: Any, tmp_path: Path) -> None:
-    """An actor, a worker process and a node are killed while they judge; others go on, and all processes end."""
+    """A worker process, an actor and a node are killed while they judge; others go on, and all processes end."""
     listed = tmp_path / "s" / "runners"
     victim = next(node for node in cluster.list_all_nodes() if not node.head)
     below = victim.all_processes["raylet"][0].process.pid
     others: list[Path] = []
     events: list[Event] = []
 
-    def kill_actor() -> None:
-        # Not on the host that is removed later: without a worker, that would be no loss.
-        workers = listed.glob("*.worker")
-        others.extend(file for file in workers if int(file.stem) not in descendants(below))
-        os.kill(int(others[0].stem), signal.SIGKILL)
-
     def kill_worker() -> None:
+        # Not on the host that is removed later: without a worker, that would be no loss.
+        others.extend(file for file in listed.glob("*.worker") if int(file.stem) not in descendants(below))
         os.kill(int(others[1].read_text().split()[0]), signal.SIGKILL)
+
+    def kill_actor() -> None:
+        os.kill(int(others[0].stem), signal.SIGKILL)
 
     def remove_node() -> None:
         cluster.remove_node(victim, allow_graceful=False)
 
-    strikes = {2: kill_actor, 5: kill_worker, 8: remove_node}
+    strikes = {2: kill_worker, 5: kill_actor, 8: remove_node}
 
     def listen(event: Event) -> None:
         events.append(event)
-        finished = sum(event.event == "trial_finished" for event in events)
-        if event.event == "trial_finished" and finished in strikes:
-            strikes[finished]()
+        finished = [event.to_dict()["trial"] for event in events if event.event == "trial_finished"]
+        again = {event.to_dict()["trial"] for event in events if event.event == "trial_requeued"}
+        # Nobody may be left to disagree with a crash, and a plan that meets several losses is blamed, so one at a time.
+        is_calm = again <= set(finished) and len(list(listed.glob("*.worker"))) >= DIES
+        if event.event == "trial_finished" and is_calm and strikes and len(finished) >= min(strikes):
+            strikes.pop(min(strikes))()
 
-    result = run(prepared(tmp_path, cluster, 14), listen, runner_factory=with_process)
+    result = run(prepared(tmp_path, cluster, 20), listen, runner_factory=with_process)
     told = [event.to_dict()["trial"] for event in events if event.event == "trial_finished"]
-    assert sorted(told) == list(range(14))
+    assert sorted(told) == list(range(20))
+    assert not strikes
     assert {record.outcome.reason for record in result.trials if record.outcome} <= {None, Reason.SLOWER}
     whys = [event.to_dict()["why"] for event in events if event.event == "worker_lost"]
     assert len(whys) == 2

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import re
 import socket
 import threading
@@ -33,7 +34,7 @@ READERS = 40
 class Served:
     """A running server, and requests to it."""
 
-    def __init__(self, runs: Path, storage: str | None = None) -> None:
+    def __init__(self, runs: Path, storage: str | None = None, idle_s: float = math.inf) -> None:
         self.runs = runs
         started = threading.Event()
         urls: list[str] = []
@@ -42,7 +43,7 @@ class Served:
             urls.append(url)
             started.set()
 
-        self._thread = threading.Thread(target=serve, args=(Shelf(runs, storage), 0, None, 2.0, ready), daemon=True)
+        self._thread = threading.Thread(target=serve, args=(Shelf(runs, storage), 0, None, idle_s, ready), daemon=True)
         self._thread.start()
         assert started.wait(30)
         self.url = urls[0]
@@ -268,7 +269,7 @@ def test_studies_of_a_storage_are_served(tmp_path: Path) -> None:
 
 def test_it_ends_when_nobody_reads(tmp_path: Path) -> None:
     """So that one started by a search does not stay for ever; a port that is taken is an error with its fix."""
-    served = Served(tmp_path)
+    served = Served(tmp_path, idle_s=2.0)
     taken = sktune_command("serve", "--runs", str(tmp_path), "--port", str(served.port))
     assert taken.returncode == 2
     assert re.fullmatch(r"error: --port \d+: .*; choose another, or 0 for any", taken.stderr.strip())
