@@ -3,9 +3,10 @@
     python -m benchmarks.earlier --pair deepseek-v3-float32:deepseek-v3-bfloat16 --seeds 100 --jobs 2
 
 A pair is a source and a target. Each is a recorded landscape or devices (benchmarks/landscapes); ``same`` is the target
-itself, seen by another search. After the source's name, ``~constants`` draws the device's constants anew, ``~layers``
-gives it 8 layers instead of 61, ``~weights`` draws what its operators are like anew, ``~device`` all of these, and
-``~permuted`` gives each effect that was found there the name of another one of its group: a source that misleads.
+itself, seen by another search. After the source's name, ``~constants`` draws the device's constants anew, ``~upgrade``
+changes each by a factor of up to 1.41, ``~layers`` gives it 8 layers instead of 61, ``~weights`` draws what its
+operators are like anew, ``~device`` constants and operators, and ``~permuted`` gives each effect that was found there
+the name of another one of its group: a source that misleads.
 For each seed, the source is searched with 40 trials, and the target without and with what was found.
 """
 
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 
 from benchmarks.landscape import Landscape, replay
-from benchmarks.landscapes.devices import LEAST, DeviceLandscape
+from benchmarks.landscapes.devices import CONSTANTS_US, LEAST, DeviceLandscape
 from benchmarks.search import TARGET, landscape_source
 from sktune.backends.this_machine import device_name
 from sktune.core.earlier import EarlierStudy
@@ -36,6 +37,8 @@ from sktune.samplers.partition import PARTITION
 SOURCE_TRIALS = 40
 OTHER = 10_000
 """Added to a seed for what is drawn anew."""
+UPGRADE = 0.3
+"""Power of the factor by which a constant differs between two devices that gives one between two versions of CANN."""
 
 
 def varied(name: str, seed: int) -> Landscape:
@@ -53,9 +56,13 @@ def varied(name: str, seed: int) -> Landscape:
         changed = landscape
         if variation == "constants":
             changed = landscape.with_device(replace(landscape.device, us=other.device.us))
+        elif variation == "upgrade":
+            factor = {name: (us / CONSTANTS_US[name]) ** UPGRADE for name, us in other.device.us.items()}
+            changed_us = {name: us * factor[name] for name, us in landscape.device.us.items()}
+            changed = landscape.with_device(replace(landscape.device, us=changed_us))
         elif variation == "device":
             changed = landscape.with_device(other.device)
-        if variation != "constants":
+        if variation in ("weights", "device"):
             changed = changed.varied(drawn=drawn)
         if changed.saving_us > LEAST * changed.potential_us:
             return changed
