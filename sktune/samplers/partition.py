@@ -256,8 +256,6 @@ LEARNING_TRIALS, FREE_FAILURES, FAILURE_SHARE = 10, 0.2, 0.12
 plans wait."""
 FAILURE_PRICE = 0.008
 """Cost of a failure, as a share of the best plan's saving: plans that promise almost nothing are not worth a risk."""
-BELIEVED = 0.5
-"""Probability that an earlier study holds here above which no starting point is tried to learn what it knows."""
 BY_EARLIER = "earlier studies"
 """The origin of a plan that earlier studies alone recommend."""
 MAX_AVERSE = 8
@@ -470,10 +468,7 @@ class PartitionSampler(BaseSampler):
         ``others`` is the number of concurrent proposals, which take the points before it.
         """
         learned = self._learned
-        # What starting points teach is known already where earlier studies are believed.
-        is_known = sum(belief.weight for belief in beliefs if belief.posterior.chosen.trusted) > BELIEVED
-        starts = [(start, plan) for start, plan in self._starts if start.sets_options or not is_known]
-        waiting = [start for start, plan in starts if not self._was_tried(start, plan)] + self._shortened()
+        waiting = [start for start, plan in self._starts if not self._was_tried(start, plan)] + self._shortened()
         if not beliefs:
             first = next(iter(waiting[others:] or waiting), None)
             return _Candidate(self._space.plan(first.values), dict(first.values), first.name) if first else None
