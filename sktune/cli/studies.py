@@ -147,9 +147,9 @@ def report(
     """Write a study's page, report, plan and trials again."""
     profiles = _profiles(profile, profile_after)
     if answer := stored_shapes(study, runs, storage):
-        if profiles or trace or language != "en":
-            raise BadInputError(f"profiles, --trace and --language are of the study of one shape: {_names(answer)}")
-        _written(shapes.write(answer), json=json)
+        if profiles or trace:
+            raise BadInputError(f"profiles and --trace are of the study of one shape: {_names(answer)}")
+        _written(shapes.write(answer, arg.chosen_language(language)), json=json)
         return
     result = stored_result(study, runs, storage)
     from sktune.reports import dashboard  # with the figures

@@ -7,12 +7,11 @@ import pandas as pd
 
 from sktune.core.language import Language
 from sktune.core.outcome import bracketed
-from sktune.reports import outputs
+from sktune.reports import outputs, shapes
 from sktune.reports.figure import Table
 from sktune.reports.markup import element
 from sktune.reports.plan_names import distinct_names
 from sktune.reports.plan_output import verified_line
-from sktune.reports.shapes import answer_lines, shapes_table
 from sktune.reports.study import verdict_line
 from sktune.reports.trials_table import trials_frame
 from sktune.study.records import incumbent_first
@@ -74,10 +73,18 @@ class ShapesAnswer(ShapesResult):
         """Return ``result`` as one that shows itself."""
         return cls(result.study, result.folder, result.record, [Result.of(each) for each in result.results])
 
+    def report(self, language: Language = "en") -> Path:
+        """Write the report's files and the plan file again, and return the path of the page.
+
+        Raises:
+            StudyError: the folder cannot be written.
+        """
+        return shapes.write(self, language)[0]
+
     def __str__(self) -> str:
         """Return the answer in sentences."""
-        return "\n".join(answer_lines(self))
+        return "\n".join(shapes.answer_lines(self))
 
     def _repr_html_(self) -> str:
-        table = shapes_table(self).html() if self.is_finished else None
-        return element("div", *(element("p", line) for line in answer_lines(self)), table)
+        table = shapes.shapes_table(self).html() if self.is_finished else None
+        return element("div", *(element("p", line) for line in shapes.answer_lines(self)), table)

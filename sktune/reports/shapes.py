@@ -11,14 +11,14 @@ from sktune.core.errors import StudyError
 from sktune.core.events.search import ShapesFinished
 from sktune.core.events.values import ShapeRow
 from sktune.core.files import write_text
-from sktune.core.language import Sentences
+from sktune.core.language import Language, Sentences
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS, artifacts_of, plan_values, write_plan
 from sktune.core.printable import counted, one_line
 from sktune.core.shapes import StepShape
 from sktune.reports.figure import Table
 from sktune.reports.markup import element, joined
-from sktune.reports.plan_names import distinct_names
+from sktune.reports.plan_names import ENGLISH, distinct_names
 from sktune.reports.plan_output import layers_of, scope_flavour
 from sktune.reports.texts import TEXTS
 from sktune.study.facts import DeliveryRecord
@@ -26,12 +26,7 @@ from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.study.shapes import MAX_PLANS, ShapesResult
 
 REPORT, PAGE = "report.md", "report.html"
-COLUMNS = ("shape", "baseline ms", "best ms", "speedup", "95% interval", "single plan", "fewest plans", "trials")
 NUMERIC = frozenset({1, 2, 3, 7})
-LOSS = (
-    "A plan's latency is the baseline's over the measured speedup. "
-    "In brackets: what the plan loses to the best one at this shape."
-)
 
 
 def rows_of(answer: ShapesResult) -> list[ShapeRow]:
@@ -65,61 +60,65 @@ def letter(number: int) -> str:
     return chr(ord("A") + number) if number < 26 else str(number + 1)
 
 
-def names_of(answer: ShapesResult) -> dict[Plan, str]:
+def names_of(answer: ShapesResult, say: Sentences = ENGLISH) -> dict[Plan, str]:
     """Return what the single plan and the fewest plans are called."""
     plans = list(dict.fromkeys([answer.single, *(each.plan for each in answer.plans)]))
     named = [plan for plan in plans if not plan.is_baseline]
-    names = dict(zip(named, map(one_line, distinct_names(named, answer.results[0].facts.layout)), strict=True))
-    return {plan: names.get(plan, "no scope") for plan in plans}
+    names = dict(zip(named, map(one_line, distinct_names(named, answer.results[0].facts.layout, say)), strict=True))
+    return {plan: names.get(plan, say("shape.none")) for plan in plans}
 
 
-def shapes_table(answer: ShapesResult) -> Table:
+def shapes_table(answer: ShapesResult, say: Sentences = ENGLISH) -> Table:
     """Return the table of shapes."""
+    unit = say("ms")
     cells = []
     for row in rows_of(answer):
-        interval = f"{row.ci95[0]:.3f} to {row.ci95[1]:.3f}" if row.ci95 else "simulated" * answer.is_simulated
-        single = f"{row.single_ms:.3f} ms ({row.single_regret:+.1%})"
-        chosen = f"{letter(row.plan)}: {row.plan_ms:.3f} ms ({row.plan_regret:+.1%})"
+        interval = say("simulated") * answer.is_simulated
+        if row.ci95:
+            interval = say("shapes.interval", low=f"{row.ci95[0]:.3f}", high=f"{row.ci95[1]:.3f}")
+        single = f"{row.single_ms:.3f} {unit} ({row.single_regret:+.1%})"
+        chosen = f"{letter(row.plan)}: {row.plan_ms:.3f} {unit} ({row.plan_regret:+.1%})"
         figures = f"{row.baseline_ms:.3f}", f"{row.best_ms:.3f}", f"{row.speedup:.3f}"
         cells.append((row.shape, *figures, interval, single, chosen, str(row.trials)))
-    return Table(COLUMNS, cells, numeric=NUMERIC)
+    columns = (
+        say("shapes.shape"), say("shapes.baseline", unit=unit), say("shapes.best", unit=unit), say("speedup"),
+        say("interval"), say("shapes.single"), say("shapes.fewest"), say("trials"),
+    )  # fmt: skip
+    return Table(columns, cells, numeric=NUMERIC)
 
 
-def answer_lines(answer: ShapesResult) -> list[str]:
+def answer_lines(answer: ShapesResult, say: Sentences = ENGLISH) -> list[str]:
     """Return the answer in sentences."""
     if not answer.is_finished:
         done = ", ".join(
-            f"{shape.name} has {counted(len(result.trials), 'trial')}"
+            say("shapes.done", shape=shape.name, trials=say.counted(len(result.trials), "trial"))
             for shape, result in zip(answer.shapes, answer.results, strict=True)
         )
-        return [f"Not every shape has its final comparison yet ({done}); run the same command again."]
-    names = names_of(answer)
+        return [say("shapes.unfinished", done=done)]
+    names = names_of(answer, say)
     single, regrets = answer.single, answer.regrets(answer.single)
     worst = max(range(len(regrets)), key=lambda number: regrets[number])
-    least = "the least weighted sum of latencies" if answer.record.objective == "sum" else "the least worst regret"
-    most = f"{max(0.0, regrets[worst]):.1%} to the best plan of a shape (at {answer.shapes[worst].name})"
-    every = counted(len(regrets), "shape")
     lines = [
-        f'The best single plan for all {every}, by {least}, is "{names[single]}"; it loses at most {most}.',
+        say(
+            "shapes.best_single",
+            shapes=say.counted(len(regrets), "shape"),
+            objective=say(f"shapes.{answer.record.objective}"),
+            plan=names[single],
+            most=f"{max(0.0, regrets[worst]):.1%}",
+            at=answer.shapes[worst].name,
+        )
     ]
+    allowed = f"{answer.record.regret:.1%}"
     if len(answer.plans) == 1:
-        lines.append(
-            f"One plan is within {answer.record.regret:.1%} of the best one at every shape: "
-            f'"{names[answer.plans[0].plan]}".'
-        )
+        lines.append(say("shapes.one_plan", regret=allowed, plan=names[answer.plans[0].plan]))
     else:
-        at_most = "at most " if len(answer.plans) > MAX_PLANS else ""  # beyond, not every set is looked at
-        lines.append(
-            f"To be within {answer.record.regret:.1%} of the best plan of each shape takes {at_most}"
-            f"{len(answer.plans)} plans:"
-        )
+        # Beyond a limit, not every set is looked at.
+        key = "shapes.most_plans" if len(answer.plans) > MAX_PLANS else "shapes.some_plans"
+        lines.append(say(key, regret=allowed, plans=len(answer.plans)))
         for number, each in enumerate(answer.plans):
             at = ", ".join(answer.shapes[shape].name for shape in each.shapes)
-            lines.append(f"{letter(number)}: {names[each.plan]}, at {at}.")
-    if answer.is_simulated:
-        lines.append("The figures are simulated, and no bits were compared.")
-    else:
-        lines.append("Each plan has the baseline's bits at every shape where it is named, verified there.")
+            lines.append(say("shapes.plan_at", letter=letter(number), plan=names[each.plan], shapes=at))
+    lines.append(say("shapes.simulated" if answer.is_simulated else "shapes.bits"))
     return lines
 
 
@@ -151,7 +150,7 @@ def report_markdown(answer: ShapesResult) -> str:
             f"# {one_line(answer.study)}: {counted(len(answer.shapes), 'shape')}",
             "",
             *[f"{line}\n" for line in answer_lines(answer)],
-            *([shapes_table(answer).markdown(), "", LOSS, ""] if answer.is_finished else []),
+            *([shapes_table(answer).markdown(), "", ENGLISH("shapes.loss"), ""] if answer.is_finished else []),
             "## Studies of the shapes",
             "",
             *studies,
@@ -160,28 +159,32 @@ def report_markdown(answer: ShapesResult) -> str:
     )
 
 
-def page_html(answer: ShapesResult, address: Callable[[SearchResult], str] | None = None) -> str:
+def page_html(
+    answer: ShapesResult, language: Language = "en", address: Callable[[SearchResult], str] | None = None
+) -> str:
     """Return the page: the answer, and the table, in which each shape leads to the page of its study.
 
     Args:
         answer: of the study.
+        language: of the page.
         address: returns that of a shape's page; by default of its file, from the folder of the answer.
     """
     from sktune.reports.page.page import filled  # with the figures; who only shows a study does not wait for it
 
     address = address or (lambda result: f"../{quote(result.folder.name)}/report.html")
-    parts: list[object] = [element("p", line) for line in answer_lines(answer)]
+    say = Sentences(TEXTS, language)
+    parts: list[object] = [element("p", line) for line in answer_lines(answer, say)]
     links = [
         element("a", shape.name, href=address(result))
         for shape, result in zip(answer.shapes, answer.results, strict=True)
     ]
     if answer.is_finished:
-        table = shapes_table(answer)
+        table = shapes_table(answer, say)
         rows = [(link, *row[1:]) for link, row in zip(links, table.rows, strict=True)]
-        parts += [replace(table, rows=rows).html(), element("p", LOSS)]
+        parts += [replace(table, rows=rows).html(), element("p", say("shapes.loss"))]
     else:
         parts += [element("p", link) for link in links]
-    return filled("index.html", Sentences(TEXTS, "en"), title=answer.study, studies=joined(parts))
+    return filled("index.html", say, title=answer.study, studies=joined(parts))
 
 
 def shapes_yaml(answer: ShapesResult) -> str | None:
@@ -262,7 +265,7 @@ def _delivery(answer: ShapesResult, number: int, plan: Plan) -> DeliveryRecord |
     return next((each for each in stored if each and each.delivery and each.trial == trial), None)
 
 
-def write(answer: ShapesResult) -> list[Path]:
+def write(answer: ShapesResult, language: Language = "en") -> list[Path]:
     """Write the report and the plan file, with the compiled code of each shape's plan, and return their paths.
 
     Raises:
@@ -282,7 +285,7 @@ def write(answer: ShapesResult) -> list[Path]:
             shutil.rmtree(to, ignore_errors=True)
             shutil.copytree(source, to)
         write_text(folder / REPORT, report_markdown(answer))
-        write_text(folder / PAGE, page_html(answer))
+        write_text(folder / PAGE, page_html(answer, language))
         if text is None:
             (folder / BEST_PLAN).unlink(missing_ok=True)
         else:

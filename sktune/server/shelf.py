@@ -69,7 +69,7 @@ class Shelf:
 
         def made() -> str:
             if answer := self.answer(name):
-                return shapes_page_html(answer, lambda result: address(result.study))
+                return shapes_page_html(answer, self._language, lambda result: address(result.study))
             return page_html(self.result(name), self._language, events=events)
 
         return self._cached(f"page {name}", name, made)

@@ -15,6 +15,7 @@ from sktune.core.errors import BadInputError, PlanError, SktuneError, StudyError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file
 from sktune.core.shapes import StepShape, parse_shapes
+from sktune.reports.texts import TEXTS
 from sktune.study.claims import locked
 from sktune.study.shapes import has_compared
 from sktune.tuning.shapes import Allotment, in_order, plans_to_cross
@@ -106,6 +107,18 @@ def test_one_answer_for_all_shapes(whole: Any) -> None:
     shown = succeeded("show", "s", "--runs", str(runs), "--json")
     assert '"event": "shapes_finished"' in shown.stdout.splitlines()[-1]
     succeeded("compare", "s", "--runs", str(runs))
+
+
+def test_the_page_is_also_in_chinese(whole: Any, tmp_path: Path) -> None:
+    """With no English sentence left."""
+    shutil.copytree(whole.folder.parent, tmp_path / "runs")
+    succeeded("report", "s", "--runs", str(tmp_path / "runs"), "--language", "zh")
+    page = (tmp_path / "runs/s/report.html").read_text()
+    assert '<html lang="zh">' in page
+    assert "对全部 2 个 shape,按“加权时延之和最小”,最佳的单一方案是" in page
+    words = {name: english.partition("{")[0] for name, (english, _) in TEXTS.items() if name.startswith("shapes.")}
+    assert not [name for name, begin in words.items() if len(begin.split()) > 2 and begin in page]
+    assert sktune.load_shapes("s", tmp_path / "runs").report().read_text() == (whole.folder / "report.html").read_text()
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sktune.reports.shapes import LOSS, NUMERIC, PAGE, REPORT, answer_lines, shapes_table
+from sktune.reports.plan_names import ENGLISH
+from sktune.reports.shapes import NUMERIC, PAGE, REPORT, answer_lines, shapes_table
 from sktune.study.result import BEST_PLAN
 from sktune.study.shapes import ShapesResult
 
@@ -17,7 +18,9 @@ def shapes_view(answer: ShapesResult) -> RenderableType:
     if not answer.is_finished:
         return Group(*lines)
     shown = shapes_table(answer)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), caption=LOSS)
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), caption=ENGLISH("shapes.loss")
+    )
     for number, heading in enumerate(shown.columns):
         table.add_column(heading, overflow="fold", justify="right" if number in NUMERIC else "left")
     for row in shown.rows:
