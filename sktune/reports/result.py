@@ -77,7 +77,7 @@ class ShapesAnswer(ShapesResult):
         """Write the report's files and the plan file again, and return the path of the page.
 
         Raises:
-            StudyError: the folder cannot be written.
+            StudyError: the folder cannot be written, or a shape's compiled code is missing.
         """
         return shapes.write(self, language)[0]
 

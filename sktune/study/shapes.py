@@ -327,10 +327,8 @@ def stored_shapes(
     folder = runs / folder_name(name)
     if (record := read_record(folder)) is None or record.study != name:
         return None
-    stored, read = (
-        snapshot_names(storage) if storage else (),
-        read or partial(stored_result, runs=runs, storage=storage),
-    )
+    stored = snapshot_names(storage) if storage else ()
+    read = read or partial(stored_result, runs=runs, storage=storage)
     results = []
     for each in record.studies:
         its_folder = runs / folder_name(each.study)
