@@ -38,7 +38,7 @@ SOURCE_TRIALS = 40
 OTHER = 10_000
 """Added to a seed for what is drawn anew."""
 UPGRADE = 0.3
-"""Power of the factor between constants of two devices that stands for an upgrade of CANN: a guess; none was measured."""
+"""Power of the factor between two devices that stands for an upgrade of CANN: a guess, as none was measured."""
 
 
 def varied(name: str, seed: int) -> Landscape:
