@@ -29,6 +29,7 @@ from sktune.study.study import Proposal
 from sktune.tuning.dies import Die
 from sktune.tuning.trials import Trials
 from sktune.worker.jobs import (
+    GIVEN_BACK,
     Answered,
     Began,
     Compare,
@@ -212,7 +213,7 @@ QUORUM = 3
 """Trials begin once this many workers have opened the model, or all: then a die with other bits is outvoted."""
 MAX_STRIKES = 2
 REJOIN_S = 60.0
-"""How long to wait for a worker when all are lost: their machines may come back."""
+"""How long a lost worker may come back: its machine restarts, or another takes its place."""
 
 
 class WorkerLostError(BackendError):
@@ -256,6 +257,7 @@ class Fleet:
         self._ended: set[Worker] = set()
         self._failure: Exception | None = None
         self._deserted_s: float | None = None
+        self._lost_s: dict[str, float] = {}
         self._compared: Counter[str] = Counter()
         self.deadline_s = math.inf
         self.asked_die: str | None = None
@@ -292,8 +294,10 @@ class Fleet:
         return next((one for one in self._opened if one not in busy and one.die not in avoid), None)
 
     def has_other(self, avoid: Collection[str]) -> bool:
-        """Whether there is a worker, idle or not, on another die than those to ``avoid``."""
-        return any(worker.die not in avoid for worker in self._opened)
+        """Whether there is a worker, idle or not, on another die than those to ``avoid``, or is about to be one."""
+        since_s = time.monotonic() - REJOIN_S
+        coming = {die for die, lost_s in self._lost_s.items() if lost_s > since_s}
+        return not coming.union(worker.die for worker in (*self._opened, *self._opening.values())) <= set(avoid)
 
     def submit(self, worker: Worker, job: Job[Any] | OpenTarget, deadline_s: float = math.inf) -> int:
         """Have a worker do a job, and return the call's number."""
@@ -321,7 +325,7 @@ class Fleet:
 
     def _ask(self, job: Job[T], report: Report, avoid: Collection[str]) -> tuple[T, Worker]:
         while True:
-            while (worker := self.idle(avoid if self.has_other(avoid) else ())) is None:
+            while (worker := self.idle(avoid) or self.idle()) is None:
                 self.wait(POLL_S)
             self._report = report
             self.asked_die = worker.die if self._is_shared else None
@@ -353,9 +357,12 @@ class Fleet:
     def _take(self, event: EngineEvent) -> None:
         worker = event.worker
         if isinstance(event, Joined):
+            self._lost_s.pop(worker.die, None)
             self._opening[self.submit(worker, OpenTarget(), self.deadline_s)] = worker
         elif isinstance(event, Lost):
             if worker not in self._ended:  # it may not even have joined
+                if event.why != GIVEN_BACK:
+                    self._lost_s[worker.die] = time.monotonic()
                 self._end(event, WorkerLostError(f"no worker is left; the last was {worker}: {event.why}"))
                 self._emit(WorkerLost(worker=worker.die, why=event.why, workers=len(self)))
         elif (call := getattr(event, "call", 0)) not in self._busy or self._busy[call] != worker:

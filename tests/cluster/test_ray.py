@@ -93,7 +93,7 @@ def test_losses_blame_no_plan(cluster: Any, tmp_path: Path) -> None:
         events.append(event)
         finished = [event.to_dict()["trial"] for event in events if event.event == "trial_finished"]
         again = {event.to_dict()["trial"] for event in events if event.event == "trial_requeued"}
-        # Nobody may be left to disagree with a crash, and a plan that meets several losses is blamed, so one at a time.
+        # A plan that meets several losses is blamed, so one at a time.
         is_calm = again <= set(finished) and len(list(listed.glob("*.worker"))) >= DIES
         if event.event == "trial_finished" and is_calm and strikes and len(finished) >= min(strikes):
             strikes.pop(min(strikes))()
