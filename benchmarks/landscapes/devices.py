@@ -54,6 +54,8 @@ EASY, LEAST = 0.9, 0.05
 """Draws are left out if a starting point reaches this share of the gain, or if the best plan saves less than this share
 of all gaps and heads."""
 
+CHANGE = 0.3
+"""Of operators, as a share of the spread among them."""
 GAINS, NOISES = (0.01, 0.12), (0.003, 0.015)
 
 Floats = npt.NDArray[np.float64]
@@ -104,6 +106,8 @@ class DeviceLandscape:
         known: what the space's layout tells the sampler of the operators.
         layers: of the model.
         drawn: chooses what operators are like; None for ``seed``.
+        changed: chooses how their durations, numbers of blocks and sizes of code differ from that, by about ``CHANGE``
+            of their spread; None if they do not.
     """
 
     def __init__(
@@ -114,9 +118,10 @@ class DeviceLandscape:
         known: Known = "all",
         layers: int = LAYERS,
         drawn: int | None = None,
+        changed: int | None = None,
     ) -> None:
         self.name, self.device, self.noise = name, device, device.noise
-        self._seed, self._known, self._layers, self._drawn = seed, known, layers, drawn
+        self._seed, self._known, self._layers, self._drawn, self._changed = seed, known, layers, drawn, changed
         models = _models()
         rng = np.random.default_rng([1, seed if drawn is None else drawn])
         operators, layout = _expanded(models[seed % len(models)]["parts"], layers)
@@ -151,6 +156,9 @@ class DeviceLandscape:
         cube = np.array([core == "cube" for core in ops.cores])
         self._is_cube = cube
         spread = rng.standard_normal((4, len(names)))[:, at]
+        if self._changed is not None:
+            others = np.random.default_rng([2, self._changed]).standard_normal((4, len(names)))[:, at]
+            spread = np.sqrt(1 - CHANGE**2) * spread + CHANGE * others
         self._busy = np.where(cube, 15.0 * np.exp(0.7 * spread[0]), 2.0 * np.exp(0.5 * spread[0]))
         full = np.clip(np.exp(spread[1] - 0.7), 0.02, 1.0)
         self._blocks = np.where(cube, np.ceil(AIC * np.sqrt(full)), np.ceil(AIV * full))
@@ -176,11 +184,11 @@ class DeviceLandscape:
 
     def with_device(self, device: Device) -> "DeviceLandscape":
         """Return the landscape with other constants."""
-        return DeviceLandscape(self.name, self._seed, device, self._known, self._layers, self._drawn)
+        return DeviceLandscape(self.name, self._seed, device, self._known, self._layers, self._drawn, self._changed)
 
-    def varied(self, layers: int = LAYERS, drawn: int | None = None) -> "DeviceLandscape":
-        """Return the same model with another number of layers, or with operators that are drawn anew."""
-        return DeviceLandscape(self.name, self._seed, self.device, self._known, layers, drawn)
+    def varied(self, layers: int = LAYERS, drawn: int | None = None, changed: int | None = None) -> "DeviceLandscape":
+        """Return the same model with another number of layers, or with operators that are drawn anew or changed."""
+        return DeviceLandscape(self.name, self._seed, self.device, self._known, layers, drawn, changed)
 
     @cached_property
     def savings_us(self) -> Floats:
