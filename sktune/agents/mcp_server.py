@@ -295,13 +295,14 @@ class Tools:
         folder: Annotated[str, Field(description="The model's, with its modeling_*.py and its YAML")],
         plan: Annotated[Text, Field(description="Path of a best_plan.yaml, from show_result; none with undo")] = None,
         yaml: Annotated[Text, Field(description="The YAML to switch scopes on in, if there are several")] = None,
+        shape: Annotated[Text, Field(description="Of a plan for several shapes, take that of this one")] = None,
         write: Annotated[bool, Field(description="Change the files; by default only the diff is shown")] = False,
         undo: Annotated[bool, Field(description="Restore the files")] = False,
     ) -> dict[str, Any]:
         """Turn a plan into a change of a model's source and YAML, and show the diff."""
         if (write or undo) and not self._allowed.writes:
             raise BadInputError("this server only shows diffs; start it with --allow-write to change files")
-        options = _options({"to": folder, "yaml": yaml, "write": write, "undo": undo})
+        options = _options({"to": folder, "yaml": yaml, "shape": shape, "write": write, "undo": undo})
         return _answer("apply", *options, *(["--", plan] if plan else []))
 
     def profile(

@@ -76,6 +76,10 @@ def _describe(failure: ValidationError, source: str, node: yaml.Node | None, sch
         return f"{where}: unknown key {name!r}{nearest(str(keys[-1]), _keys_at(schema, path[:-1]))}"
     if first["type"] == "missing":
         return f"{where}: key {str(keys[-1])!r} is missing; add it"
+    if first["type"] == "model_type":
+        return f"{where}: {name}: a mapping of keys is expected, got {_shown(first['input'])}"
+    if first["type"] == "too_short":
+        return f"{where}: {name} must not be empty"
     return f"{where}: {name}: {first['msg'].lower().removeprefix('value error, ')}, got {_shown(first['input'])}"
 
 

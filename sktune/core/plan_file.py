@@ -129,15 +129,20 @@ class PlanFile(Document):
         return self.model_copy(update={name: getattr(entry, name) for name in names} | {"shapes": []})
 
     def entry_of(self, shape: str, source: str) -> ShapeEntry:
-        """Return the entry of a shape by its name; ``source`` names the file in the message.
+        """Return the entry of a shape by its name, or by those of its sizes that no other shape has.
+
+        ``source`` names the file in the message.
 
         Raises:
-            PlanError: there is none.
+            PlanError: there is none, or there are several.
         """
         wanted = set(shape.replace(",", " ").split())
         for entry in self.shapes:
             if entry.name == shape or set(entry.name.split()) == wanted:
                 return entry
+        matching = [entry for entry in self.shapes if not entry.recipe and wanted and wanted < set(entry.name.split())]
+        if len(matching) == 1:
+            return matching[0]
         names = ", ".join(entry.name for entry in self.shapes) or "none: it is for a single one"
         raise PlanError(f"{source} has no plan for the shape {shape!r}; its shapes: {names}")
 

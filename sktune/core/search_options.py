@@ -202,7 +202,8 @@ class SearchOptions:
     ] = None  # fmt: skip
     trials: Annotated[
         int | None,
-        Opt("Total number of trials of the study; by default 40, or no limit with --time-budget.", Group.SEARCH,
+        Opt("Total number of trials of the study; by default 40, or no limit with --time-budget, --until or "
+            "--until-converged.", Group.SEARCH,
             at_least=1, counts="the total number of trials"),
     ] = None  # fmt: skip
     time_budget_s: Annotated[

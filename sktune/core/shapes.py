@@ -80,11 +80,15 @@ def parse_shapes(text: str) -> tuple[StepShape, ...]:
 
 def check_shapes(shapes: Sequence[StepShape]) -> None:
     """Raise ``BadInputError`` if there is no shape, one is empty or has no sensible sizes, or two have one name."""
-    if not shapes or not all(isinstance(shape, StepShape) for shape in shapes):
+    if not isinstance(shapes, tuple) or not shapes or not all(isinstance(shape, StepShape) for shape in shapes):
         raise BadInputError(f"--shapes must be such as {EXAMPLE}, a YAML file, or a list of StepShape; got {shapes!r}")
     for number, shape in enumerate(shapes, 1):
+        if not all(type(size) is int for size in shape.sizes.values()) or type(shape.weight) not in (int, float):
+            raise BadInputError(f"--shapes: shape {number} must have whole sizes and a number as its weight")
+        if not isinstance(shape.recipe, Path | None):
+            raise BadInputError(f"--shapes: the recipe of shape {number} must be a pathlib.Path")
         if not shape.name or (shape.recipe and shape.sizes):
-            raise BadInputError(f"--shapes: shape {number} must have batch, context or both, or a recipe")
+            raise BadInputError(f"--shapes: shape {number} must have batch, context or both, or a recipe alone")
         if not all(1 <= size <= MAX_SIZE for size in shape.sizes.values()) or not 0 < shape.weight <= MAX_WEIGHT:
             raise BadInputError(
                 f"--shapes: {shape.name} with weight {shape.weight:g}: sizes must be 1 to {MAX_SIZE}, and weights "

@@ -96,6 +96,9 @@ def answer_lines(answer: ShapesResult, say: Sentences = ENGLISH) -> list[str]:
         )
         return [say("shapes.unfinished", done=done)]
     names = names_of(answer, say)
+    kept = say("shapes.simulated" if answer.is_simulated else "shapes.bits")
+    if len(answer.shapes) == 1:
+        return [say("shapes.only", shape=answer.shapes[0].name, plan=names[answer.single]), kept]
     single, regrets = answer.single, answer.regrets(answer.single)
     worst = max(range(len(regrets)), key=lambda number: regrets[number])
     lines = [
@@ -118,8 +121,7 @@ def answer_lines(answer: ShapesResult, say: Sentences = ENGLISH) -> list[str]:
         for number, each in enumerate(answer.plans):
             at = ", ".join(answer.shapes[shape].name for shape in each.shapes)
             lines.append(say("shapes.plan_at", letter=letter(number), plan=names[each.plan], shapes=at))
-    lines.append(say("shapes.simulated" if answer.is_simulated else "shapes.bits"))
-    return lines
+    return [*lines, kept]
 
 
 def finished_event(answer: ShapesResult) -> ShapesFinished:
@@ -282,14 +284,17 @@ def write(answer: ShapesResult, language: Language = "en") -> list[Path]:
             code[folder / artifacts_of(shape.suffix)] = source
     try:
         for to, source in code.items():
+            new = to.with_name(f".{to.name}")
+            shutil.rmtree(new, ignore_errors=True)
+            shutil.copytree(source, new)
             shutil.rmtree(to, ignore_errors=True)
-            shutil.copytree(source, to)
+            new.rename(to)
         write_text(folder / REPORT, report_markdown(answer))
         write_text(folder / PAGE, page_html(answer, language))
-        if text is None:
-            (folder / BEST_PLAN).unlink(missing_ok=True)
-        else:
+        if text is not None:
             write_text(folder / BEST_PLAN, text)
+        elif answer.is_finished:  # before that, an earlier answer stays
+            (folder / BEST_PLAN).unlink(missing_ok=True)
     except OSError as failure:
         raise StudyError(
             f"{folder} cannot be written ({failure.strerror}); fix that and run the same command again"

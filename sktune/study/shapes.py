@@ -9,16 +9,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from sktune.core.codec import decoded, encoded
+from sktune.core.codec import encoded
 from sktune.core.errors import BadInputError, StudyError
 from sktune.core.files import read_text, write_text
 from sktune.core.plan import Plan
 from sktune.core.printable import one_line
 from sktune.core.shapes import StepShape
 from sktune.core.space import StartingPoint
-from sktune.study.facts import StudyFacts
+from sktune.study.facts import StudyFacts, stored_value
 from sktune.study.records import feasible
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.snapshot import snapshot_names
@@ -98,14 +98,15 @@ def read_record(folder: Path) -> ShapesRecord | None:
         return None
     text = read_text(path, StudyError, "restore it, or name another study with --study")
     try:
-        record = decoded(ShapesRecord, json.loads(text))
-    except (ValueError, ValidationError) as failure:
+        values = json.loads(text)
+        version = values.get("format") if isinstance(values, dict) else None
+        if isinstance(version, int) and version > FORMAT:
+            raise StudyError(f"{path} was made by a newer sktune; upgrade sktune, or name another study with --study")
+    except ValueError as failure:
         raise StudyError(
             f"{path} cannot be read ({one_line(str(failure))}); restore it, or name another study with --study"
         ) from failure
-    if record.format > FORMAT:
-        raise StudyError(f"{path} was made by a newer sktune; upgrade sktune, or name another study with --study")
-    return record
+    return stored_value(ShapesRecord, values, str(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,15 @@ class ShapesResult:
         return tuple(map(min, zip(*self.latencies_ms.values(), strict=True)))
 
     def regrets(self, plan: Plan) -> tuple[float, ...]:
-        """Return what a plan loses at each shape to the best one there, as a share of that one's latency."""
+        """Return what a plan loses at each shape to the best one there, as a share of that one's latency.
+
+        Raises:
+            StudyError: it was compared at none of them.
+        """
+        if plan not in self.latencies_ms:
+            raise StudyError(
+                f"the plan was not compared at the shapes of {self.study!r}; give one of its trials' plans"
+            )
         return tuple(latency / best - 1 for latency, best in zip(self.latencies_ms[plan], self.best_ms, strict=True))
 
     @cached_property
@@ -195,7 +204,9 @@ class ShapesResult:
         return tuple(PlanAtShapes(plan, tuple(numbers)) for plan, numbers in shapes.items())
 
     def plan_at(self, number: int) -> Plan:
-        """Return the plan to use at a shape."""
+        """Return the plan to use at a shape; ``IndexError`` if there is none with this number, from 0."""
+        if not 0 <= number < len(self.shapes):
+            raise IndexError(f"study {self.study!r} has {len(self.shapes)} shapes, from 0; got {number}")
         return next(each.plan for each in self.plans if number in each.shapes)
 
     def trial_of(self, number: int, plan: Plan) -> int | None:

@@ -53,7 +53,8 @@ def names_in(runs: Path, storage: str | None = None) -> list[str]:
         StudyError: the storage cannot be read.
     """
     if storage:
-        return snapshot_names(storage)
+        path = sqlite_path(storage)
+        return snapshot_names(storage) if path is None or path.exists() else []
     found: list[tuple[int, str]] = []
     for database in runs.glob(f"*/{DATABASE}"):
         try:

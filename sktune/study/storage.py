@@ -292,8 +292,9 @@ def check_file(url: str, create: bool) -> None:
         return
     if not path.exists():
         if not create:
-            others = [other.parent.name for other in path.parent.parent.glob(f"*/{DATABASE}")]
-            hint = nearest(path.parent.name, others)
+            is_in_runs = path.name == DATABASE
+            others = [other.parent.name for other in path.parent.parent.glob(f"*/{DATABASE}")] if is_in_runs else []
+            hint = nearest(path.parent.name, others) if others else ""
             raise StudyError(f"there is no study at {path}; start one with `sktune search`{hint}")
         return
     if path.stat().st_size == 0:

@@ -48,7 +48,7 @@ def search(
 def search_shapes(
     model: str = "",
     *,
-    shapes: str | Sequence[StepShape],
+    shapes: str | Path | Sequence[StepShape],
     listener: Callable[[dict[str, Any]], None] = lambda event: None,
     **options: Any,
 ) -> "ShapesAnswer":
@@ -65,7 +65,8 @@ def search_shapes(
     """
     from sktune.tuning.shapes import search
 
-    request = _request(model, options | {"shapes": shapes if isinstance(shapes, str) else tuple(shapes)})
+    given = str(shapes) if isinstance(shapes, Path) else tuple(shapes) if isinstance(shapes, list) else shapes
+    request = _request(model, options | {"shapes": given})
     answer = search(request, lambda study, event: listener(event.to_dict() | {"study": study}))
     from sktune.reports.result import ShapesAnswer
 

@@ -10,6 +10,7 @@ from sktune.learning.segments import unit_types
 from sktune.study.result import SearchResult
 from sktune.study.shapes import read_record
 from sktune.study.snapshot import names_in, snapshot
+from sktune.study.storage import DATABASE
 from sktune.study.stored_space import space_of
 from sktune.study.study import folder_name, sqlite_url
 from sktune.tuning.request import Request
@@ -19,11 +20,29 @@ MAX_STUDIES = 4
 """The most studies that ``auto`` takes: each one takes time at every proposal."""
 
 
-def check_names(request: Request, own: str) -> None:
-    """Raise ``BadInputError`` if a study that the request learns from does not exist; ``own`` is the new one's name."""
-    known = [name for name in names_in(request.runs, request.storage) if name != own]
-    for name in _named(request):
-        if name not in (*known, AUTO):
+def check_names(request: Request, own: str, taken: Sequence[EarlierStudy] = ()) -> None:
+    """Check the names of the studies that a request learns from, without loading a model.
+
+    Args:
+        request: names them.
+        own: the name of the study that learns.
+        taken: from which it learns already.
+
+    Raises:
+        BadInputError: one does not exist, or the study already learns from others.
+        StudyError: one cannot be read.
+    """
+    names = [name for name in _named(request) if name not in (AUTO, *(study.name for study in taken))]
+    if names and taken:
+        raise BadInputError(
+            f"--learn-from {names[0]}: study {own!r} learns from {', '.join(study.name for study in taken)}, and from "
+            "nothing else; leave it out, or begin a new study with --study"
+        )
+    known = [name for name in names_in(request.runs, request.storage) if name != own] if names else []
+    for name in names:
+        if name not in known:
+            if name != own and (request.runs / folder_name(name) / DATABASE).exists():
+                _result(request, name)  # which says why it cannot be read
             raise BadInputError(f"--learn-from: there is no other study {name!r}{nearest(name, known)}")
 
 

@@ -222,7 +222,7 @@ def run(
         raise BadInputError(f"study {name!r} is of several shapes; give --shapes, or name another with --study")
     if request.learn_from and not strategy.learns:
         raise BadInputError(f"--learn-from is for the strategy partition; {strategy.name} cannot use it")
-    if request.learn_from and not folder.exists():  # a study that exists has taken what it learns from
+    if request.learn_from and not folder.exists():  # for one that exists it depends on what it learns from already
         from sktune.tuning import earlier
 
         earlier.check_names(request, name)
@@ -236,6 +236,10 @@ def run(
         for written in (folder, request.cache):
             mark_as_written(written)
         study = stored_study(request, name, folder)
+        if study is not None and request.learn_from:
+            from sktune.tuning import earlier
+
+            earlier.check_names(request, name, study.facts.earlier)
         if study is not None and is_answered(study, request, folder):
             made_with = site.fingerprint_of_answer(spec, space, study.facts.fingerprint)
             with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):

@@ -55,6 +55,10 @@ class Request(SearchOptions):
             raise BadInputError("--study must not be empty; leave it out for a name made of the model")
         if self.study and any("\ud800" <= character <= "\udfff" for character in self.study):
             raise BadInputError(f"--study {self.study!a} is no text in UTF-8; choose another name")
+        if self.shapes is None and (self.regret is not None or self.objective != "sum"):
+            raise BadInputError("--regret and --objective are for several shapes; add --shapes")
+        if self.shapes is not None:
+            self._check_shapes(self.shapes)
         if self.join and self.storage is None:
             raise BadInputError(
                 "--join needs the --storage of the running search, and a --runs that no other search uses"
@@ -70,10 +74,6 @@ class Request(SearchOptions):
         for flag, share in (("--until", self.until), ("--regret", self.regret)):
             if share is not None and not 0 < share < 1:
                 raise BadInputError(f"{flag} must be a share of the step such as 1%; got {share:g}")
-        if self.shapes is None and (self.regret is not None or self.objective != "sum"):
-            raise BadInputError("--regret and --objective are for several shapes; add --shapes")
-        if self.shapes is not None:
-            self._check_shapes(self.shapes)
         if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise BadInputError(f"--time-budget must be more than 0 s; got {self.time_budget_s:g} s")
         if self.device is not None and not any(self.device in real_devices(info) for info in each_backend()):

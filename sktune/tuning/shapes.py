@@ -25,7 +25,7 @@ from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.claims import locked
 from sktune.study.records import feasible
-from sktune.study.result import SearchResult
+from sktune.study.result import SearchResult, result_of
 from sktune.study.shapes import (
     REGRET,
     CrossPlans,
@@ -109,27 +109,31 @@ def _search(request: Request, name: str, folder: Path, listener: ShapeListener, 
     learns = find_strategy(request.strategy).learns
     results: dict[StepShape, SearchResult] = {}
     record.write(folder)
-    begun = stored_shapes(name, request.runs, request.storage)
-    has_trials = {result.study for result in begun.results if result.trials} if begun else set()
-    if begun and all(each.crossing for each in record.studies):  # what this was to decide is known
-        results = dict(zip(shapes, begun.results, strict=True))
-    for number, shape in enumerate(() if results else in_order(shapes)):
+    begun = {shape: _begun(requests[shape]) for shape in shapes}
+    has_trials = {shape for shape, result in begun.items() if result and result.trials}
+    trials = {shape: allotment.other if number else allotment.first for number, shape in enumerate(in_order(shapes))}
+    ended = {shape: known for shape, known in begun.items() if known and _has_ended(known, trials[shape], request)}
+    is_decided = len(ended) == len(shapes) and all(each.crossing for each in record.studies)
+    if is_decided:
+        results = ended
+    for number, shape in enumerate(() if is_decided else trials):
         sources = sorted(filter(lambda other: _has_figures(results[other]), results), key=shape.distance)
         names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
-        if requests[shape].study in has_trials:  # it has taken what it learns from, and others may learn from it
+        if shape in has_trials:  # it has taken what it learns from, and others may learn from it
             names = ()
         results[shape] = run(
             replace(
                 requests[shape],
-                trials=allotment.other if number else allotment.first,
+                trials=trials[shape],
                 learn_from=(*request.learn_from, *names),
                 time_budget_s=_time(request, FIRST_TIME + OTHERS_TIME * number / max(1, len(shapes) - 1)),
                 compares=len(shapes) == 1,
             )
         )
-    if len(shapes) > 1 and any(
-        each.crossing is None or each.crossing.trials < len(results[each.shape].trials) for each in record.studies
-    ):
+    is_decided = is_decided and all(
+        each.crossing and each.crossing.trials >= len(results[each.shape].trials) for each in record.studies
+    )
+    if len(shapes) > 1 and not is_decided:
         for shape, crossing in _crossings(results, record, allotment.crossings, request.seed).items():
             record = with_crossing(record, requests[shape].study or "", crossing)
     record.write(folder)
@@ -181,6 +185,24 @@ def _run(listener: ShapeListener, began_s: float, request: Request) -> SearchRes
     return loop.run(request, partial(listener, request.study or ""), began_s)
 
 
+def _begun(request: Request) -> SearchResult | None:
+    """Return the study of a shape as it is, a damaged one from its backup; None if it has not begun."""
+    name = request.study or ""
+    folder = request.runs / folder_name(name)
+    in_folder, storage = any(folder.glob(f"{DATABASE}*")), request.storage
+    if not (name in names_in(request.runs, storage) if storage else in_folder):
+        return None
+    with locked(folder):
+        return result_of(loop.opened_study(request, name, folder), folder)
+
+
+def _has_ended(result: SearchResult, trials: int, request: Request) -> bool:
+    """Whether a shape has had its first ``trials``, or needs no more: no time limit has cut them off."""
+    _, share = result.facts.reached or (0, math.inf)
+    has_converged = request.enough is not None and share <= request.enough
+    return len(result.trials) >= trials or result.facts.exhausted or has_converged
+
+
 def _has_figures(result: SearchResult) -> bool:
     return any(one.outcome and one.outcome.speedup for one in result.trials)
 
@@ -204,6 +226,8 @@ def _record(request: Request, name: str) -> ShapesRecord:
     if stored and stored.study != name:
         raise BadInputError(f"the folder of {name!r} has the study {stored.study!r}; name another one with --study")
     trials = request.trials or (stored.trials if stored else DEFAULT_TRIALS)
+    if stored and all(each.crossing for each in stored.studies):
+        trials = max(trials, stored.trials)  # those that it has stay
     if stored and {each.shape.suffix for each in stored.studies} != {shape.suffix for shape in shapes}:
         names = ", ".join(each.shape.name for each in stored.studies)
         raise BadInputError(f"study {name!r} is of the shapes {names}; give them again, or name another with --study")

@@ -48,10 +48,11 @@ def test_what_is_no_shape_is_refused(text: str, message: str) -> None:
     ("shapes", "message"),
     [
         ("[{weight: 2}]", "must have batch, context or both, or a recipe"),
-        ("[{batch: 1, recipe: a.yaml}]", "must have batch, context or both, or a recipe"),
+        ("[{batch: 1, recipe: a.yaml}]", "a recipe alone"),
+        ("[null]", "a mapping of keys is expected, got None"),
         ("[{batch: 1, weight: 0}]", "weight"),
         ("[{batches: 1}]", "did you mean 'batch'"),
-        ("[]", "shapes"),
+        ("[]", "shapes must not be empty"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, shapes: str, message: str) -> None:

@@ -93,7 +93,7 @@ def test_golden_plan_files_can_be_read(file: Path) -> None:
 
 
 def test_both_sides_read_the_plans_of_several_shapes(tmp_path: Path) -> None:
-    """A program takes each with the signature of its call; the single one where shapes have none, or the same."""
+    """A program takes each with the signature of its call."""
     path = tmp_path / "best_plan.yaml"
     calls = ({"function": "f", "signature": "int64[1,1]"}, {"function": "f", "signature": "int64[8,1]"})
     shapes = [{"batch": 1, **plan_values(PLAN, {}, calls[0])}, {"batch": 8, **plan_values(Plan(), {}, calls[1])}]
@@ -102,8 +102,24 @@ def test_both_sides_read_the_plans_of_several_shapes(tmp_path: Path) -> None:
     assert [task.decode.signature for task in tasks if task.decode] == ["int64[1,1]", "int64[8,1]"]
     assert [task.scopes for task in tasks] == [PLAN.marked, ()]
     assert is_same(read_yaml(path.read_text(), "plan.yaml"), yaml.safe_load(path.read_text()))
-    path.write_text(path.read_text().replace("int64[8,1]", "int64[1,1]"))
-    assert [task.scopes for task in read_plan_file(str(path))] == [PLAN.marked]
+
+
+def test_shapes_with_equal_calls_have_one_plan(tmp_path: Path) -> None:
+    """Their own if they agree, else the single one; calls of no shape still have none, and other shapes keep theirs."""
+    path = tmp_path / "best_plan.yaml"
+    calls = [{"function": "f", "signature": name} for name in ("int64[1,1]", "int64[1,1]", "int64[8,1]")]
+    plans = (PLAN, Plan(), Plan())
+    shapes = [
+        {"batch": 1 if call != calls[2] else 8, "context": context, **plan_values(plan, {}, call)}
+        for context, (plan, call) in enumerate(zip(plans, calls, strict=True), 1)
+    ]
+    path.write_text(write_plan(PLAN, {}, "npu", 2, {"function": "f"}, shapes=shapes))
+    differing = read_plan_file(str(path))
+    assert [task.scopes for task in differing] == [PLAN.marked, ()]
+    assert [task.decode and task.decode.signature for task in differing] == ["int64[1,1]", "int64[8,1]"]
+    path.write_text(write_plan(PLAN, {}, "npu", 2, {"function": "f"}, shapes=[shapes[1], shapes[1]]))
+    (alike,) = read_plan_file(str(path))
+    assert alike.scopes == () and alike.decode and alike.decode.signature == "int64[1,1]"
 
 
 @pytest.mark.parametrize(

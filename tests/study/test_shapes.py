@@ -115,7 +115,15 @@ BAD: list[dict[str, Any]] = [
 def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
     """In one line; also one of a newer sktune, and one with values that no search has."""
     (tmp_path / RECORD).write_text(text)
-    with pytest.raises(StudyError, match=r"shapes\.json"):
+    with pytest.raises(StudyError, match=r"shapes\.json") as refused:
+        read_record(tmp_path)
+    assert "pydantic" not in str(refused.value)
+
+
+def test_a_record_of_a_newer_sktune_is_told_as_such(tmp_path: Path) -> None:
+    """Whatever else is in it."""
+    (tmp_path / RECORD).write_text('{"format": 99}')
+    with pytest.raises(StudyError, match="made by a newer sktune"):
         read_record(tmp_path)
 
 

@@ -1,12 +1,13 @@
 """Searches that learn from earlier studies: what is taken, how far it is believed, and what is never carried over."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sktune
-from sktune.core.errors import BadInputError
+from sktune.core.errors import BadInputError, StudyError
 from sktune.samplers.partition import BY_EARLIER
 from tests.builders import refusal, succeeded
 from tests.projects import long_gaps
@@ -41,6 +42,25 @@ def test_what_was_learned_is_part_of_the_study(tmp_path: Path) -> None:
     searched(tmp_path, study="before", trials=6, constants=constants)
     halves = searched(tmp_path, study="halves", **options)
     assert [record.plan for record in halves.trials] == [record.plan for record in whole.trials]
+
+
+@pytest.mark.slow
+def test_names_are_checked_for_a_study_that_exists(tmp_path: Path) -> None:
+    """Before anything is loaded, also where all trials are done; one that cannot be read is not called missing."""
+    searched(tmp_path, study="before", trials=1)
+    searched(tmp_path, study="other", trials=1)
+    searched(tmp_path, study="after", trials=1)
+    for name in ("nope", "after"):
+        with pytest.raises(BadInputError, match=f"there is no other study '{name}'"):
+            searched(tmp_path, study="after", trials=1, learn_from=(name,))
+    assert searched(tmp_path, study="after", trials=2, learn_from=("before",)).facts.earlier
+    with pytest.raises(BadInputError, match="'after' learns from before, and from nothing else"):
+        searched(tmp_path, study="after", trials=2, learn_from=("other",))
+    shutil.rmtree(tmp_path / "before")
+    searched(tmp_path, study="after", trials=2, learn_from=("before",))
+    (tmp_path / "other/study.db").write_bytes(b"x" * 4096)
+    with pytest.raises(StudyError, match="not a database"):
+        searched(tmp_path, study="new", trials=1, learn_from=("other",))
 
 
 @pytest.mark.slow

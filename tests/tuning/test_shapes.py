@@ -193,6 +193,58 @@ def test_what_is_decided_anew_is_compared(whole: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_time_limit_cut_off_is_made_up_for(whole: Any, tmp_path: Path) -> None:
+    """By the same command; one with fewer trials runs none, and changes nothing."""
+    runs = tmp_path / "runs"
+    shutil.copytree(whole.folder.parent, runs)
+    events: list[str] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        events.append(event["event"])
+
+    fewer = searched(runs, trials=2, listener=listen)
+    assert "search_started" not in events and fewer.latencies_ms == whole.latencies_ms
+    record = runs / "s/shapes.json"
+    record.write_text(record.read_text().replace('"trials": 6', '"trials": 12'))  # as if there had been no more time
+    answer = searched(runs, trials=12)
+    allotment = Allotment.of(12, 2)
+    trials = [len(result.trials) for result in answer.results]
+    assert trials[0] >= allotment.first and trials[1] >= allotment.other
+    for each, result in zip(answer.record.studies, answer.results, strict=True):
+        assert each.crossing is not None and each.crossing.trials == len(result.trials)
+    with (runs / "s.batch-8/study.db").open("r+b") as database:
+        database.write(b"x" * 4096)
+    events.clear()
+    restored = searched(runs, trials=12, listener=listen)
+    assert "search_started" not in events and restored.latencies_ms == answer.latencies_ms
+
+
+@pytest.mark.slow
+def test_an_answer_stays_until_there_is_another(whole: Any, tmp_path: Path) -> None:
+    """While a shape's study is away, too; what is asked of it is told in one line."""
+    runs = tmp_path / "runs"
+    shutil.copytree(whole.folder.parent, runs)
+    before = (runs / "s/best_plan.yaml").read_bytes()
+    shutil.move(runs / "s.batch-8", tmp_path / "away")
+    succeeded("report", "s", "--runs", str(runs))
+    assert (runs / "s/best_plan.yaml").read_bytes() == before
+    with pytest.raises(StudyError, match="was not compared at the shapes of 's'"):
+        whole.regrets(Plan((Scope("nowhere", "nowhere"),)))
+    with pytest.raises(IndexError, match="has 2 shapes, from 0; got 2"):
+        whole.plan_at(2)
+
+
+@pytest.mark.slow
+def test_a_storage_may_be_a_new_file(tmp_path: Path) -> None:
+    """As for a single shape, also if the search learns from others; and one shape is none too few."""
+    runs, storage = tmp_path / "runs", f"sqlite:///{tmp_path}/new.db"
+    (tmp_path / "shapes.yaml").write_text("version: 1\nshapes: [{batch: 2}]\n")
+    options = {"trials": 1, "storage": storage, "learn_from": ("auto",)}
+    answer = searched(runs, shapes=tmp_path / "shapes.yaml", **options)
+    assert answer.is_finished and "The best plan for batch=2 is" in str(answer)
+
+
+@pytest.mark.slow
 def test_a_study_is_shown_before_all_its_shapes_have_begun(tmp_path: Path) -> None:
     """Its answer is not made up, and a search that fails before a trial leaves its name free."""
 
@@ -271,7 +323,8 @@ def test_a_search_that_stopped_early_is_answered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "shapes",
-    [[], ["batch=1"], [StepShape(1), StepShape(1)], [StepShape(-3)], [StepShape(1, weight=math.nan)],
+    [[], ["batch=1"], [StepShape(1), StepShape(1)], [StepShape(-3)], [StepShape(1, weight=math.nan)], 5,
+     [StepShape("1")], [StepShape(1, weight="2")], [StepShape(1.5)], [StepShape(True)], [StepShape(recipe="a.yaml")],
      f"batch={'9' * 5000}", [StepShape(recipe=Path("a/x.yaml")), StepShape(recipe=Path("b/x.yaml"))]],
 )  # fmt: skip
 def test_shapes_that_make_no_sense_are_refused(tmp_path: Path, shapes: Any) -> None:
@@ -285,6 +338,7 @@ def test_shapes_that_make_no_sense_are_refused(tmp_path: Path, shapes: Any) -> N
     [
         (["--shapes", "batch=1,8", "--batch", "4"], "--shapes gives them; leave --batch out"),
         (["--shapes", "batch=1,8", "--proxy-layers", "1"], "--proxy-layers"),
+        (["--shapes", "batch=1,8", "--join"], "--join: --shapes cannot be used with it yet"),
         (["--regret", "2%"], "add --shapes"),
         (["--objective", "worst"], "add --shapes"),
         (["--shapes", "batch=1,8", "--regret", "2"], "--regret must be a share of the step"),

@@ -5,6 +5,7 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from sktune.core.events.studies import Effect
+from sktune.core.plan import options_text
 from sktune.reports.figures.effects import by_size
 from sktune.reports.why import Why
 
@@ -57,10 +58,11 @@ def _sentences(why: Why, unit: str) -> list[str]:
     lines = []
     if following := why.next_experiment:
         low, high = following.ci95
-        scopes = ", ".join(scope.label for scope in following.plan.scopes[:6])
+        scopes = ", ".join(scope.label for scope in following.plan.scopes[:6]) or "no scopes"
+        options = f" with {options_text(following.plan.options)}" if following.plan.options else ""
         more = f" and {len(following.plan.scopes) - 6} more" if len(following.plan.scopes) > 6 else ""
         lines.append(
-            f"The most informative plan to try next: {escape_markup(scopes)}{more}; it is expected to save "
+            f"The most informative plan to try next: {escape_markup(scopes + more + options)}; it is expected to save "
             f"{following.expected_saving_ms:.3f} {unit} [{low:.3f}, {high:.3f}]."
         )
     if why.expected_gain_left is not None:

@@ -151,7 +151,7 @@ class WhyShown:
         baseline_ms: latency of the baseline step.
         units, borders, options: the effect of each.
         blamed: segments that made trials fail.
-        next_experiment: null if no plan is expected to save more.
+        next_experiment: null if no plan may save more.
         expected_gain_left: share of the baseline step that more trials are expected to save.
         model_misfit: how far the model of the effects is from the measurements.
         device: empty if its operators are unknown, or if scopes do not save what the law of SuperKernels says.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 from . import frontends
@@ -25,7 +26,8 @@ FIX = "set SKTUNE_PLAN to the path of a plan file"
 def read_plan_file(path: str) -> tuple[RankTask, ...]:
     """Return the instructions of the plan file at ``path``, of several shapes one for each.
 
-    A step tells its shape by the signature of its call. In a file with shapes that have none, the single plan counts.
+    A step tells its shape by the signature of its call. Shapes with equal signatures have the single plan if theirs
+    differ. In a file with shapes that have none, the single plan counts for every call.
 
     Raises:
         PlanError: it cannot be read, or is not a plan file; one line.
@@ -64,8 +66,15 @@ def _tasks(document: Any) -> tuple[RankTask, ...]:
     for shape in shapes:
         _check_keys(shape, SHAPE_KEYS, "a shape")
     tasks = tuple(_plan(shape, single.backend) for shape in shapes)
-    known = {task.decode.signature for task in tasks if task.decode and task.decode.signature}
-    return tasks if tasks and len(known) == len(tasks) else (single,)
+    calls: dict[DecodeCall, list[RankTask]] = {}
+    for task in tasks:
+        if task.decode is None or not task.decode.signature:
+            return (single,)
+        calls.setdefault(task.decode, []).append(task)
+    alike = {call: all(each == of_call[0] for each in of_call) for call, of_call in calls.items()}
+    return tuple(of_call[0] if alike[call] else replace(single, decode=call) for call, of_call in calls.items()) or (
+        single,
+    )
 
 
 def _task(document: Any) -> RankTask:
