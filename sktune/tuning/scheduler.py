@@ -295,8 +295,8 @@ class Fleet:
 
     def has_other(self, avoid: Collection[str]) -> bool:
         """Whether there is a worker, idle or not, on another die than those to ``avoid``, or is about to be one."""
-        since_s = time.monotonic() - REJOIN_S
-        coming = {die for die, lost_s in self._lost_s.items() if lost_s > since_s}
+        now_s = time.monotonic()
+        coming = {die for die, lost_s in self._lost_s.items() if now_s < min(lost_s + REJOIN_S, self.deadline_s)}
         return not coming.union(worker.die for worker in (*self._opened, *self._opening.values())) <= set(avoid)
 
     def submit(self, worker: Worker, job: Job[Any] | OpenTarget, deadline_s: float = math.inf) -> int:

@@ -127,6 +127,8 @@ async def test_a_complete_session(tmp_path: Path) -> None:
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         applied = await called(client, "apply_plan", folder=str(folder), plan=shown["plan"])
         assert "superkernel_scope" in applied["diff"]
+        of_shape = {"folder": str(folder), "plan": shown["plan"], "shape": "batch=8"}
+        assert "has no plan for the shape 'batch=8'" in await refused(client, "apply_plan", of_shape)
         write = {"folder": str(folder), "plan": shown["plan"], "write": True}
         assert "--allow-write" in await refused(client, "apply_plan", write)
         assert {path: path.read_bytes() for path in before} == before

@@ -96,7 +96,7 @@ def test_ctrl_c_stops_all_after_the_trials_that_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("  []\n", r"list.yaml:2: models: list should have at least 1 item"),
+        ("  []\n", r"list.yaml:2: models must not be empty"),
         ("  - {model: llama, trial: 3}\n", r"list.yaml:3: unknown key '.*trial'"),
         ("  - {trials: 3}\n", "list.yaml:3: key 'model' is missing; add it"),
         ("  - {model: llama, trials: 0}\n", r"model 1 \(llama\): --trials must be at least 1"),
