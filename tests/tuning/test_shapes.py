@@ -22,6 +22,8 @@ from sktune.tuning.shapes import Allotment, in_order, plans_to_cross
 from tests.builders import refusal, succeeded
 from tests.projects import long_gaps
 
+UNCHECKED: Any = StepShape
+"""With arguments that a type checker would refuse."""
 ONE, TWO, THREE = (Plan((Scope(name, name),)) for name in "abc")
 
 
@@ -324,7 +326,7 @@ def test_a_search_that_stopped_early_is_answered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "shapes",
     [[], ["batch=1"], [StepShape(1), StepShape(1)], [StepShape(-3)], [StepShape(1, weight=math.nan)], 5,
-     [StepShape("1")], [StepShape(1, weight="2")], [StepShape(1.5)], [StepShape(True)], [StepShape(recipe="a.yaml")],
+     [UNCHECKED("1")], [UNCHECKED(1, weight="2")], [UNCHECKED(1.5)], [UNCHECKED(True)], [UNCHECKED(recipe="a.yaml")],
      f"batch={'9' * 5000}", [StepShape(recipe=Path("a/x.yaml")), StepShape(recipe=Path("b/x.yaml"))]],
 )  # fmt: skip
 def test_shapes_that_make_no_sense_are_refused(tmp_path: Path, shapes: Any) -> None:
