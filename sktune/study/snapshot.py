@@ -53,8 +53,7 @@ def names_in(runs: Path, storage: str | None = None) -> list[str]:
         StudyError: the storage cannot be read.
     """
     if storage:
-        path = sqlite_path(storage)
-        return snapshot_names(storage) if path is None or path.exists() else []
+        return snapshot_names(storage)
     found: list[tuple[int, str]] = []
     for database in runs.glob(f"*/{DATABASE}"):
         try:
@@ -65,6 +64,12 @@ def names_in(runs: Path, storage: str | None = None) -> list[str]:
             continue
         found += [(database.stat().st_mtime_ns, name) for name in names]
     return [name for _, name in sorted(found, reverse=True)]
+
+
+def names_before_search(runs: Path, storage: str | None = None) -> list[str]:
+    """Return the same names for a search, which may yet create the storage."""
+    path = sqlite_path(storage) if storage else None
+    return [] if path and not path.exists() else names_in(runs, storage)
 
 
 def state_of(url: str) -> object:

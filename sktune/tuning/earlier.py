@@ -9,7 +9,7 @@ from sktune.learning.history import Learned
 from sktune.learning.segments import unit_types
 from sktune.study.result import SearchResult
 from sktune.study.shapes import read_record
-from sktune.study.snapshot import names_in, snapshot
+from sktune.study.snapshot import names_before_search, snapshot
 from sktune.study.storage import DATABASE
 from sktune.study.stored_space import space_of
 from sktune.study.study import folder_name, sqlite_url
@@ -38,7 +38,7 @@ def check_names(request: Request, own: str, taken: Sequence[EarlierStudy] = ()) 
             f"--learn-from {names[0]}: study {own!r} learns from {', '.join(study.name for study in taken)}, and from "
             "nothing else; leave it out, or begin a new study with --study"
         )
-    known = [name for name in names_in(request.runs, request.storage) if name != own] if names else []
+    known = [name for name in names_before_search(request.runs, request.storage) if name != own] if names else []
     for name in names:
         if name not in known:
             if name != own and (request.runs / folder_name(name) / DATABASE).exists():
@@ -80,7 +80,7 @@ def earlier_studies(request: Request, own: str, layout: Layout, *, is_simulated:
         found.append(study)
     if AUTO in request.learn_from:
         others = _readable(
-            request, [name for name in names_in(request.runs, request.storage) if name not in (own, *named)]
+            request, [name for name in names_before_search(request.runs, request.storage) if name not in (own, *named)]
         )
         related = [result for result in others if result.is_simulated == is_simulated and _shared(result, types)]
         related.sort(key=lambda result: (_shared(result, types), len(result.trials)), reverse=True)

@@ -38,7 +38,7 @@ from sktune.study.shapes import (
     stored_shapes,
     with_crossing,
 )
-from sktune.study.snapshot import names_in
+from sktune.study.snapshot import names_before_search
 from sktune.study.storage import DATABASE
 from sktune.study.stored_space import space_of
 from sktune.study.study import folder_name
@@ -190,7 +190,7 @@ def _begun(request: Request) -> SearchResult | None:
     name = request.study or ""
     folder = request.runs / folder_name(name)
     in_folder, storage = any(folder.glob(f"{DATABASE}*")), request.storage
-    if not (name in names_in(request.runs, storage) if storage else in_folder):
+    if not (name in names_before_search(request.runs, storage) if storage else in_folder):
         return None
     with locked(folder):
         return result_of(loop.opened_study(request, name, folder), folder)
@@ -220,7 +220,9 @@ def _record(request: Request, name: str) -> ShapesRecord:
         BadInputError: a study with the name has a single shape, or other ones.
     """
     folder = request.runs / folder_name(name)
-    if any(folder.glob(f"{DATABASE}*")) or (request.storage and name in names_in(request.runs, request.storage)):
+    if any(folder.glob(f"{DATABASE}*")) or (
+        request.storage and name in names_before_search(request.runs, request.storage)
+    ):
         raise BadInputError(f"study {name!r} has a single shape; name another one with --study")
     shapes, stored = request.shapes or (), read_record(folder)
     if stored and stored.study != name:

@@ -238,7 +238,11 @@ def test_an_answer_stays_until_there_is_another(whole: Any, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_storage_may_be_a_new_file(tmp_path: Path) -> None:
-    """As for a single shape, also if the search learns from others; and one shape is none too few."""
+    """As for a single shape, also if the search learns from others; and one shape is none too few.
+
+    Who reads studies is told that there are none.
+    """
+    assert "there is no study" in refusal("studies", "--storage", f"sqlite:///{tmp_path}/wrong.db")
     runs, storage = tmp_path / "runs", f"sqlite:///{tmp_path}/new.db"
     (tmp_path / "shapes.yaml").write_text("version: 1\nshapes: [{batch: 2}]\n")
     options = {"trials": 1, "storage": storage, "learn_from": ("auto",)}
