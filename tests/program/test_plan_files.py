@@ -10,6 +10,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sktune.core.documents import parse_document
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import PlanFile, ShapeEntry, plan_values, read_plan, write_plan
@@ -114,6 +115,10 @@ def test_shapes_with_equal_calls_have_one_plan(tmp_path: Path) -> None:
         for context, (plan, call) in enumerate(zip(plans, calls, strict=True), 1)
     ]
     path.write_text(write_plan(PLAN, {}, "npu", 2, {"function": "f"}, shapes=shapes))
+    file = parse_document(path.read_text(), "file", PlanFile, PlanError)
+    assert file.entry_of("batch=8", "file").context == 3  # no other shape has this batch
+    with pytest.raises(PlanError, match="has no plan for the shape 'batch=1'"):
+        file.entry_of("batch=1", "file")
     differing = read_plan_file(str(path))
     assert [task.scopes for task in differing] == [PLAN.marked, ()]
     assert [task.decode and task.decode.signature for task in differing] == ["int64[1,1]", "int64[8,1]"]
