@@ -110,16 +110,18 @@ def _search(request: Request, name: str, folder: Path, listener: ShapeListener, 
     results: dict[StepShape, SearchResult] = {}
     record.write(folder)
     begun = {shape: _begun(requests[shape]) for shape in shapes}
-    has_trials = {shape for shape, result in begun.items() if result and result.trials}
+    has_taken = {shape for shape, known in begun.items() if known and (known.trials or known.facts.earlier)}
     trials = {shape: allotment.other if number else allotment.first for number, shape in enumerate(in_order(shapes))}
     ended = {shape: known for shape, known in begun.items() if known and _has_ended(known, trials[shape], request)}
-    is_decided = len(ended) == len(shapes) and all(each.crossing for each in record.studies)
+    is_decided = len(ended) == len(shapes) and all(
+        each.crossing and each.crossing.trials >= len(ended[each.shape].trials) for each in record.studies
+    )
     if is_decided:
         results = ended
     for number, shape in enumerate(() if is_decided else trials):
         sources = sorted(filter(lambda other: _has_figures(results[other]), results), key=shape.distance)
         names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
-        if shape in has_trials:  # it has taken what it learns from, and others may learn from it
+        if shape in has_taken:  # what it learns from, and others may learn from it
             names = ()
         results[shape] = run(
             replace(
@@ -130,9 +132,6 @@ def _search(request: Request, name: str, folder: Path, listener: ShapeListener, 
                 compares=len(shapes) == 1,
             )
         )
-    is_decided = is_decided and all(
-        each.crossing and each.crossing.trials >= len(results[each.shape].trials) for each in record.studies
-    )
     if len(shapes) > 1 and not is_decided:
         for shape, crossing in _crossings(results, record, allotment.crossings, request.seed).items():
             record = with_crossing(record, requests[shape].study or "", crossing)
@@ -189,11 +188,13 @@ def _begun(request: Request) -> SearchResult | None:
     """Return the study of a shape as it is, a damaged one from its backup; None if it has not begun."""
     name = request.study or ""
     folder = request.runs / folder_name(name)
-    in_folder, storage = any(folder.glob(f"{DATABASE}*")), request.storage
-    if not (name in names_before_search(request.runs, storage) if storage else in_folder):
+    if request.storage and name not in names_before_search(request.runs, request.storage):
+        return None  # it would be created
+    if not request.storage and not folder.exists():
         return None
     with locked(folder):
-        return result_of(loop.opened_study(request, name, folder), folder)
+        study = loop.stored_study(request, name, folder)
+        return result_of(study, folder) if study else None
 
 
 def _has_ended(result: SearchResult, trials: int, request: Request) -> bool:

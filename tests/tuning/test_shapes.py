@@ -222,6 +222,25 @@ def test_what_a_time_limit_cut_off_is_made_up_for(whole: Any, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_a_shape_that_was_stopped_before_its_first_trial_goes_on_in_another_order(tmp_path: Path) -> None:
+    """It keeps what it learns from, whatever would be nearest now."""
+
+    class StoppedError(Exception):
+        """Ends the search as a kill would."""
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "target_ready" and event["study"] == "s.batch-8":
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        searched(tmp_path / "runs", shapes="batch=1,8,64", listener=listen)
+    shapes = [StepShape(1), StepShape(8), StepShape(64, weight=9.0)]
+    answer = searched(tmp_path / "runs", shapes=shapes)
+    assert answer.is_finished
+    assert [study.name for study in answer.results[1].facts.earlier] == ["s.batch-1"]
+
+
+@pytest.mark.slow
 def test_an_answer_stays_until_there_is_another(whole: Any, tmp_path: Path) -> None:
     """While a shape's study is away, too; what is asked of it is told in one line."""
     runs = tmp_path / "runs"
