@@ -59,7 +59,7 @@ def test_names_are_checked_for_a_study_that_exists(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "before")
     searched(tmp_path, study="after", trials=2, learn_from=("before",))
     (tmp_path / "other/study.db").write_bytes(b"x" * 4096)
-    with pytest.raises(StudyError, match="not a database"):
+    with pytest.raises(StudyError, match="storage failed"):
         searched(tmp_path, study="new", trials=1, learn_from=("other",))
 
 
