@@ -50,6 +50,7 @@ from sktune.samplers.partition import PartitionSampler
 from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.leases import Leases
+from sktune.study.records import feasible
 from sktune.study.result import SearchResult, result_of
 from sktune.study.shapes import has_compared, read_record
 from sktune.study.storage import DATABASE
@@ -381,13 +382,16 @@ class _Search:
         done = self._study.finished()
         most = self._request.max_trials
         trials_wanted = None if math.isinf(most) else int(most)
+        records = self._study.records()
+        known = [one.outcome.speedup.ratio for one in feasible(records) if one.outcome and one.outcome.speedup]
         self._emit(SearchStarted(study=self._study.name, trials=trials_wanted, done=done, folder=str(self._folder),
-                                 time_budget_s=self._request.time_budget_s))  # fmt: skip
+                                 time_budget_s=self._request.time_budget_s,
+                                 best_speedup=max(known, default=None)))  # fmt: skip
         if cores:
             self._emit(cores)
         is_shared = self._request.is_shared
         fleet = Fleet(engine, WorkerRecord(self._leases.workers, self._emit), is_shared=is_shared)
-        for outcome in (record.outcome for record in self._study.records()):
+        for outcome in (record.outcome for record in records):
             if outcome and outcome.speedup and outcome.die:
                 fleet.remember(outcome.die, outcome.speedup.baseline_ms)
         fleet.deadline_s = self._budget.deadline_s

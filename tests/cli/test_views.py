@@ -153,6 +153,13 @@ def test_a_search_that_continues_claims_no_first_gain() -> None:
     assert not any("first gain" in line for line in plain_lines(started(done=3), trial(**FAST)))
 
 
+def test_a_search_that_continues_knows_its_best_trial() -> None:
+    """A slower one is not called the best because this call has seen no other."""
+    _, slower, better = plain_lines(started(done=3, best_speedup=1.2), trial(**FAST), trial(speedup=1.3))
+    assert "<- best" not in slower and better.endswith("<- best")
+    assert "best  1.200x, of a trial before this call" in screen(80, started(done=3, best_speedup=1.2), trial(**FAST))
+
+
 def screen(width: int, *events: Event, **console: Any) -> str:
     """Return what the live view shows after ``events``."""
     terminal = Console(width=width, force_terminal=True, **console)

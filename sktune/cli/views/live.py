@@ -117,7 +117,7 @@ class LiveView:
         spans = self._spans.pop(event.trial, ())
         if is_best := self._gains.is_best(event):
             self._best = event, spans
-        self._course.append(self._best[0].speedup or 1.0 if self._best else 1.0)
+        self._course.append(self._gains.best)
         self._rows.append(_trial_row(event, is_best=is_best))
         if gain := self._gains.first(event):
             self._console.print(Text(gain, style="green"))
@@ -182,7 +182,8 @@ class LiveView:
 
     def _best_line(self) -> Text:
         if self._best is None:
-            return _line("best  none yet")
+            earlier = f"{self._gains.best:.3f}x, of a trial before this call" if self._gains.best > 1 else "none yet"
+            return _line(f"best  {earlier}")
         event, _ = self._best
         return _line(f"best  trial {event.trial}  {figure(event)}  {event.shape}", "bold green")
 

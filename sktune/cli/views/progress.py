@@ -162,21 +162,24 @@ class Gains:
 
     Args:
         began_s: when the command began, on the clock of ``time.monotonic``; None for now.
+
+    Attributes:
+        best: speedup of the best plan of the study, also by earlier calls; 1 if none is faster than the baseline.
     """
 
     def __init__(self, began_s: float | None = None) -> None:
         self.began_s = time.monotonic() if began_s is None else began_s
-        self._best, self._has_gain = 1.0, False
+        self.best, self._has_gain = 1.0, False
 
     def begin(self, event: SearchStarted) -> None:
         """Begin a search; one that continues a study may have had its first gain in an earlier call."""
-        self._best, self._has_gain = 1.0, event.done > 0
+        self.best, self._has_gain = max(1.0, event.best_speedup or 1.0), event.done > 0
 
     def is_best(self, event: TrialFinished) -> bool:
         """Whether a trial is better than all before it; if so, it becomes the best."""
-        if event.state != "complete" or event.probe or event.speedup is None or event.speedup <= self._best:
+        if event.state != "complete" or event.probe or event.speedup is None or event.speedup <= self.best:
             return False
-        self._best = event.speedup
+        self.best = event.speedup
         return True
 
     def first(self, event: TrialFinished) -> str:

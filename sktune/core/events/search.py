@@ -29,6 +29,7 @@ class SearchStarted(Event):
         time_budget_s: time limit of this call; null for none.
         done: number of trials that the study already has.
         folder: of the study.
+        best_speedup: of the trials that the study already has; null if none was measured.
     """
 
     event: ClassVar[str] = "search_started"
@@ -37,6 +38,7 @@ class SearchStarted(Event):
     time_budget_s: float | None
     done: Count
     folder: str
+    best_speedup: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
