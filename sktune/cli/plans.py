@@ -123,18 +123,18 @@ def recheck(
 ) -> None:
     """Check whether a plan is still valid here: code, bits, speed. Exit code 0: keep, 3: slower now, 4: bits differ."""
     from sktune.cli.views.search import recheck_table
-    from sktune.tuning.recheck import RecheckRequest
+    from sktune.tuning.recheck import RecheckRequest, RecheckVerdict
     from sktune.tuning.recheck import recheck as run_recheck
 
     people, exit_code = Terminal(stderr=json), ExitCode.DONE
     with people.status("") as status:
         for name, checked in run_recheck(RecheckRequest(plan, model, shape=shape, **fields_of(given)), status.update):
-            if checked is None:
-                people.print(escape(f"{name}: no scope, so there is nothing to check"), highlight=False)
-                continue
-            if name:
-                people.print(escape(f"{name}:"), highlight=False)
-            people.print(recheck_table(checked))
+            if checked.verdict is RecheckVerdict.NO_SCOPE:
+                people.print(escape(f"{name}: {checked.code}"), highlight=False)
+            else:
+                if name:
+                    people.print(escape(f"{name}:"), highlight=False)
+                people.print(recheck_table(checked))
             if json:
                 print_event(checked.event(plan, name))
             exit_code = max(exit_code, checked.verdict.exit_code)

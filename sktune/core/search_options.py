@@ -230,7 +230,7 @@ class SearchOptions:
     ] = False  # fmt: skip
     learn_from: Annotated[
         tuple[str, ...],
-        Opt("A study whose findings are a prior here, or auto for those in --runs that share units; repeatable.",
+        Opt("A study whose findings are a prior here, or auto for all that share units; repeatable.",
             Group.SEARCH),
     ] = ()  # fmt: skip
     proxy_layers: Annotated[

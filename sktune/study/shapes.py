@@ -351,13 +351,18 @@ def stored_shapes(
 
 
 def by_shape(answers: Sequence[ShapesResult]) -> list[list[SearchResult]]:
-    """Return the studies of each shape that all answers have, in their order.
+    """Return the studies of each shape that all answers have begun, in their order.
 
     Raises:
-        BadInputError: they have no shape in common.
+        BadInputError: they have no such shape in common.
     """
     studies = [
-        {shape.name: result for shape, result in zip(answer.shapes, answer.results, strict=True)} for answer in answers
+        {
+            shape.name: result
+            for shape, result in zip(answer.shapes, answer.results, strict=True)
+            if result.facts.fingerprint
+        }
+        for answer in answers
     ]
     if not (shared := [name for name in studies[0] if all(name in each for each in studies)]):
         names = ", ".join(answer.study for answer in answers)

@@ -10,7 +10,7 @@ from sktune.learning.segments import unit_types
 from sktune.study.result import SearchResult
 from sktune.study.shapes import read_record
 from sktune.study.snapshot import names_before_search, snapshot
-from sktune.study.storage import DATABASE
+from sktune.study.storage import DATABASE, shown
 from sktune.study.stored_space import space_of
 from sktune.study.study import folder_name, sqlite_url
 from sktune.tuning.request import Request
@@ -32,18 +32,24 @@ def check_names(request: Request, own: str, taken: Sequence[EarlierStudy] = ()) 
         BadInputError: one does not exist, or the study already learns from others.
         StudyError: one cannot be read.
     """
-    names = [name for name in _named(request) if name not in (AUTO, *(study.name for study in taken))]
+    took = [study.name for study in taken]
+    names = [name for name in _named(request) if name not in (AUTO, *took)]
+    if taken:  # a study of several shapes that is gone was one of these
+        names = [name for name in names if not any(one.startswith(f"{name}.") for one in took)]
     if names and taken:
         raise BadInputError(
-            f"--learn-from {names[0]}: study {own!r} learns from {', '.join(study.name for study in taken)}, and from "
+            f"--learn-from {names[0]}: study {own!r} learns from {', '.join(took)}, and from "
             "nothing else; leave it out, or begin a new study with --study"
         )
     known = [name for name in names_before_search(request.runs, request.storage) if name != own] if names else []
     for name in names:
         if name not in known:
-            if name != own and (request.runs / folder_name(name) / DATABASE).exists():
+            if name != own and not request.storage and (request.runs / folder_name(name) / DATABASE).exists():
                 _result(request, name)  # which says why it cannot be read
-            raise BadInputError(f"--learn-from: there is no other study {name!r}{nearest(name, known)}")
+            where = f" in {shown(request.storage)}" if request.storage else ""
+            raise BadInputError(f"--learn-from: there is no other study {name!r}{where}{nearest(name, known)}")
+        if not any(trial.outcome and trial.outcome.speedup for trial in _result(request, name).trials):
+            raise _measured_nothing(name)
 
 
 def _named(request: Request) -> list[str]:
@@ -52,10 +58,12 @@ def _named(request: Request) -> list[str]:
     for name in request.learn_from:
         record = read_record(request.runs / folder_name(name)) if name != AUTO else None
         names += [each.study for each in record.studies] if record and record.study == name else [name]
-    return names
+    return list(dict.fromkeys(names))
 
 
-def earlier_studies(request: Request, own: str, layout: Layout, *, is_simulated: bool) -> tuple[EarlierStudy, ...]:
+def earlier_studies(
+    request: Request, own: str, layout: Layout, *, is_simulated: bool, is_new: bool
+) -> tuple[EarlierStudy, ...]:
     """Return what the studies that a request names have found.
 
     Args:
@@ -63,6 +71,7 @@ def earlier_studies(request: Request, own: str, layout: Layout, *, is_simulated:
         own: the name of the study that begins, which does not learn from itself.
         layout: of its model.
         is_simulated: whether it is a simulation, which ``auto`` keeps apart from real ones.
+        is_new: whether it has no trial, from which another one may have learned; otherwise ``auto`` takes none.
 
     Raises:
         BadInputError: a study has measured nothing, or none of this model's layers.
@@ -75,10 +84,12 @@ def earlier_studies(request: Request, own: str, layout: Layout, *, is_simulated:
         result = _result(request, name)
         if not _shared(result, types):
             raise BadInputError(f"--learn-from {name}: it shares no unit of a layer with this model; leave it out")
+        if any(study.name == own for study in result.facts.earlier):
+            raise BadInputError(f"--learn-from {name}: it has itself learned from {own!r}; leave it out")
         if (study := _findings(result)) is None:
-            raise BadInputError(f"--learn-from {name}: it has measured nothing yet; let it run first, or leave it out")
+            raise _measured_nothing(name)
         found.append(study)
-    if AUTO in request.learn_from:
+    if is_new and AUTO in request.learn_from:
         others = _readable(
             request, [name for name in names_before_search(request.runs, request.storage) if name not in (own, *named)]
         )
@@ -86,6 +97,10 @@ def earlier_studies(request: Request, own: str, layout: Layout, *, is_simulated:
         related.sort(key=lambda result: (_shared(result, types), len(result.trials)), reverse=True)
         found += [study for study in map(_findings, related[:MAX_STUDIES]) if study]
     return tuple(found)
+
+
+def _measured_nothing(name: str) -> BadInputError:
+    return BadInputError(f"--learn-from {name}: it has measured nothing yet; let it run first, or leave it out")
 
 
 def _in_layers(layout: Layout) -> set[str]:

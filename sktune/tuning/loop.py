@@ -10,7 +10,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from sktune.core.errors import (
     BadInputError,
     InterruptedSearchError,
     OutOfTimeError,
+    SktuneError,
     StudyHeldError,
     TargetError,
 )
@@ -50,7 +51,7 @@ from sktune.samplers.partition import PartitionSampler
 from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.leases import Leases
-from sktune.study.records import feasible
+from sktune.study.records import incumbent_first
 from sktune.study.result import SearchResult, result_of
 from sktune.study.shapes import has_compared, read_record
 from sktune.study.storage import DATABASE
@@ -156,6 +157,7 @@ def search(
         study=request.study and f"{request.study}-proxy{request.proxy_layers}",
         time_budget_s=request.time_budget_s and PROXY_SHARE * request.time_budget_s,
     )
+    small = _as_learned(request, small)
     proxy = run(small, _renamed(listener), began_s, site=site)
     whole = replace(
         request,
@@ -165,6 +167,28 @@ def search(
         learn_from=(*request.learn_from, proxy.study),
     )
     return run(whole, listener, began_s, site=site)
+
+
+def _as_learned(request: Request, small: Request) -> Request:
+    """Return the request of the small model; where the whole model has learned from it, with those trials.
+
+    Raises:
+        BadInputError: the whole model's study would learn nothing from the small model.
+    """
+    name, small_name = (each.study or each.target()[0].study_name for each in (request, small))
+    folder = request.runs / folder_name(name)
+    study = stored_study(request, name, folder) if folder.exists() else None
+    if study is None or not (study.finished() or study.facts.earlier):
+        return small
+    learned = next((each.trials for each in study.facts.earlier if each.name == small_name), None)
+    if learned is None:
+        raise BadInputError(f"--proxy-layers: study {name!r} has begun without it; name a new one with --study")
+    if (request.trials or 0) > learned and not request.time_budget_s:
+        raise BadInputError(
+            f"--trials: study {name!r} has learned from the {learned} trials of {small_name!r}, and learns from no "
+            "more; name a new one with --study, or leave --proxy-layers out to continue the whole model"
+        )
+    return replace(small, trials=learned)
 
 
 def _renamed(listener: Listener) -> Listener:
@@ -368,8 +392,9 @@ class _Search:
                     f"--time-budget: no plan was tried in its {self._budget.seconds:g} s here; give more time"
                 ) from failure
             self._study.remember(uncompared=True)
-        except InterruptedSearchError:
-            self._add_seconds(began)
+        except BaseException:  # also what a signal raises
+            with suppress(SktuneError):  # the first error is the one to tell
+                self._add_seconds(began)
             raise
         if self._request.compares:
             self._remember_gain_left(strategy)
@@ -383,10 +408,10 @@ class _Search:
         most = self._request.max_trials
         trials_wanted = None if math.isinf(most) else int(most)
         records = self._study.records()
-        known = [one.outcome.speedup.ratio for one in feasible(records) if one.outcome and one.outcome.speedup]
+        best = next((one.outcome for one in incumbent_first(records)), None)
         self._emit(SearchStarted(study=self._study.name, trials=trials_wanted, done=done, folder=str(self._folder),
                                  time_budget_s=self._request.time_budget_s,
-                                 best_speedup=max(known, default=None)))  # fmt: skip
+                                 best_speedup=best.speedup.ratio if best and best.speedup else None))  # fmt: skip
         if cores:
             self._emit(cores)
         is_shared = self._request.is_shared
@@ -446,7 +471,9 @@ class _Search:
         from sktune.tuning import earlier
 
         is_simulated = backend_info(self._spec.backend).is_simulated
-        found = earlier.earlier_studies(self._request, self._study.name, layout, is_simulated=is_simulated)
+        found = earlier.earlier_studies(
+            self._request, self._study.name, layout, is_simulated=is_simulated, is_new=not self._study.finished()
+        )
         self._study.remember(earlier=found)
         return found
 

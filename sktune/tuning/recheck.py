@@ -39,6 +39,7 @@ class RecheckVerdict(StrEnum):
     KEEP = "keep"
     SLOWER = "slower now"
     DIFFERS = "bits differ"
+    NO_SCOPE = "no scope"
 
     @property
     def exit_code(self) -> ExitCode:
@@ -47,6 +48,7 @@ class RecheckVerdict(StrEnum):
             RecheckVerdict.KEEP: ExitCode.DONE,
             RecheckVerdict.SLOWER: ExitCode.SLOWER_NOW,
             RecheckVerdict.DIFFERS: ExitCode.BITS_DIFFER,
+            RecheckVerdict.NO_SCOPE: ExitCode.DONE,
         }[self]
 
 
@@ -115,19 +117,20 @@ class RecheckRequest:
             raise BadInputError(f"--verify-steps must be at least 1; got {self.verify_steps}")
 
 
-def recheck(request: RecheckRequest, report: Report = silent) -> Iterator[tuple[str, Recheck | None]]:
+def recheck(request: RecheckRequest, report: Report = silent) -> Iterator[tuple[str, Recheck]]:
     """Check code, bits and speed of the plan in a file, or of that of each shape with the shape's name.
 
     Args:
         request: what to check.
         report: called with each stage that begins.
 
-    Yields the shape's name, empty in a file of a single shape, and the result; None where the plan has no scope.
+    Yields the shape's name, empty in a file of a single shape, and the result. A plan that no longer runs is told once
+    the others are checked.
 
     Raises:
         BadInputError: a model is given, and each shape has a recipe of its own.
         PlanError: the file is not a plan file, does not name its target, or its scopes do not fit the model.
-        BackendError: the plan no longer compiles or runs.
+        BackendError: a plan no longer compiles or runs.
         SktuneError: the model cannot be loaded, or its baseline does not run.
     """
     file = read_plan_file(request.plan)
@@ -137,8 +140,19 @@ def recheck(request: RecheckRequest, report: Report = silent) -> Iterator[tuple[
         chosen = [(entry.name, file.at(entry))]
     if request.model is not None and len(chosen) > 1 and any(entry.recipe for entry in file.shapes):
         raise BadInputError("--model names one recipe, and each shape has its own; name its shape with --shape, too")
+    broken = []
     for name, alone in chosen:
-        yield name, None if name and alone.to_plan().is_baseline else _recheck(request, alone, report)
+        if name and alone.to_plan().is_baseline:
+            yield name, Recheck(RecheckVerdict.NO_SCOPE, "no scope, so there is nothing to check", (), Verification())
+            continue
+        try:
+            checked = _recheck(request, alone, report)
+        except BackendError as failure:
+            broken.append(f"{name}: {failure}" if name else str(failure))
+        else:
+            yield name, checked
+    if broken:
+        raise BackendError("; ".join(broken))
 
 
 def _recheck(request: RecheckRequest, file: PlanFile, report: Report) -> Recheck:
@@ -207,7 +221,10 @@ def target_of(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, Spac
         PlanError: the file does not name a target that can be found.
     """
     if file.target is None:
-        raise PlanError(f"{request.plan} does not say which model the plan is for; search again with this sktune")
+        raise PlanError(
+            f"{request.plan} does not say which model the plan is for (that of a simulation never does); search with "
+            "this sktune on a device"
+        )
     try:
         spec, space = TargetSpec.from_dict(file.target.spec), SpaceSpec(**file.target.units)
     except (TargetError, ValidationError) as failure:

@@ -1,6 +1,7 @@
 """Studies side by side."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from sktune.cli.views.search import comparison_table
 from sktune.core.errors import BadInputError, StudyError
 from sktune.core.shapes import StepShape
 from sktune.reports.comparison import ComparedStudies, compare, write_picture
-from sktune.study.shapes import ShapesRecord, ShapeStudy
+from sktune.study.shapes import ShapesRecord, ShapeStudy, read_record
 from tests.builders import refusal, study_of, succeeded
 from tests.reports.test_page import Reader
 
@@ -114,6 +115,10 @@ def test_studies_of_several_shapes_are_compared_at_each_shape(tmp_path: Path) ->
             studies.append(ShapeStudy(StepShape(batch=batch), result.study))
         ShapesRecord(name, tuple(studies), trials=5).write(tmp_path / name)
     study_of(tmp_path, "single", [1.1] * 5)
+    record = read_record(tmp_path / "b")
+    assert record
+    not_begun = ShapeStudy(StepShape(batch=8), "b.8")
+    replace(record, studies=(*record.studies, not_begun)).write(tmp_path / "b")
 
     done = succeeded("compare", "a", "b", "--runs", str(tmp_path), "--json")
     *rows, last = map(json.loads, done.stdout.splitlines())

@@ -48,6 +48,20 @@ def test_the_whole_model_learns_from_few_layers(tmp_path: Path) -> None:
     assert again.best_plan == result.best_plan
 
 
+@pytest.mark.slow
+def test_few_layers_are_not_searched_for_nothing(tmp_path: Path) -> None:
+    """Where the whole model has learned from them, or has begun without them, no trial on them would help."""
+    options: dict[str, Any] = {"backend": "sim", "proxy_layers": 1, "runs": tmp_path}
+    sktune.search("llama", **options, trials=2, study="s")
+    with pytest.raises(BadInputError, match="'s' has learned from the 2 trials of 's-proxy1', and learns from no more"):
+        sktune.search("llama", **options, trials=3, study="s")
+    assert len(sktune.load("s-proxy1", tmp_path).trials) == 2
+    sktune.search("llama", backend="sim", runs=tmp_path, trials=1, study="alone")
+    with pytest.raises(BadInputError, match="--proxy-layers: study 'alone' has begun without it"):
+        sktune.search("llama", **options, trials=2, study="alone")
+    assert not (tmp_path / "alone-proxy1").exists()
+
+
 def test_a_custom_model_cannot_be_reduced(tmp_path: Path) -> None:
     """Only models that are built from a configuration can have fewer layers."""
     with pytest.raises(TargetError, match="--proxy-layers cuts models that are built from a configuration"):

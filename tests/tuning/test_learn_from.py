@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 import sktune
+from sktune.core.earlier import EarlierStudy
 from sktune.core.errors import BadInputError, StudyError
 from sktune.samplers.partition import BY_EARLIER
+from sktune.tuning.earlier import check_names
+from sktune.tuning.loop import opened_study
+from sktune.tuning.request import Request
 from tests.builders import refusal, succeeded
 from tests.projects import long_gaps
 
@@ -59,8 +63,39 @@ def test_names_are_checked_for_a_study_that_exists(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "before")
     searched(tmp_path, study="after", trials=2, learn_from=("before",))
     (tmp_path / "other/study.db").write_bytes(b"x" * 4096)
-    with pytest.raises(StudyError, match="storage failed"):
+    with pytest.raises(StudyError, match=r"other/study\.db"):
         searched(tmp_path, study="new", trials=1, learn_from=("other",))
+
+
+@pytest.mark.slow
+def test_no_study_counts_twice(tmp_path: Path) -> None:
+    """Neither one that is named twice, nor a study's own findings, back by way of one that has learned from it."""
+    searched(tmp_path, study="first", trials=1)
+    searched(tmp_path, study="second", trials=1, learn_from=("first", "first"))
+    assert [study.name for study in sktune.load("second", tmp_path).facts.earlier] == ["first"]
+    with pytest.raises(BadInputError, match="--learn-from second: it has itself learned from 'first'"):
+        searched(tmp_path, study="first", trials=2, learn_from=("second",))
+    assert not searched(tmp_path, study="first", trials=3, learn_from=("auto",)).facts.earlier
+    gone = Request("llama", runs=tmp_path, learn_from=("gone",))  # a study of several shapes
+    check_names(gone, "own", (EarlierStudy("gone.batch-1", 1, 1),))
+
+
+def test_a_study_without_a_figure_is_not_called_unrelated(tmp_path: Path) -> None:
+    """It was stopped before its model was open; the search that would learn from it leaves nothing behind."""
+    request = Request("llama", runs=tmp_path)
+    (tmp_path / "before").mkdir()
+    opened_study(request, "before", tmp_path / "before")
+    with pytest.raises(BadInputError, match="before: it has measured nothing yet"):
+        searched(tmp_path, study="after", learn_from=("before",))
+    assert not (tmp_path / "after").exists()
+
+
+def test_a_study_elsewhere_is_missing_in_the_storage(tmp_path: Path) -> None:
+    """The message does not say to start one, as if the storage were the trouble."""
+    searched(tmp_path, study="before", trials=1)
+    storage = f"sqlite:///{tmp_path / 'new.db'}"
+    with pytest.raises(BadInputError, match=r"there is no other study 'before' in sqlite:.*new\.db"):
+        searched(tmp_path, study="after", storage=storage, learn_from=("before",))
 
 
 @pytest.mark.slow

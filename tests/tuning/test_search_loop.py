@@ -21,6 +21,7 @@ from sktune.core.plan import Plan
 from sktune.core.search_options import fields_of
 from sktune.core.space import StartingPoint
 from sktune.study.facts import DeliveryRecord
+from sktune.study.result import stored_result
 from sktune.tuning import loop
 from sktune.tuning.loop import search as search_with_proxy
 from sktune.tuning.request import Request
@@ -387,6 +388,23 @@ class TestInterruptions:
                 raise KeyboardInterrupt
 
         self.check_postponed(tmp_path, FakeRunner(breaks=stops), InterruptedSearchError, "stopped immediately")
+
+    def test_a_search_that_goes_on_after_a_signal_knows_time_and_best_plan(self, tmp_path: Path) -> None:
+        """The signal came in a listener, between two trials."""
+        ended: list[float] = []
+
+        def stops(event: dict[str, Any]) -> None:
+            if event["event"] == "trial_finished":
+                ended.append(event["speedup"])
+                if len(ended) == 2:
+                    raise KeyboardInterrupt
+
+        with pytest.raises(InterruptedSearchError, match="stopped immediately"):
+            search(tmp_path, FakeRunner(), stops, trials=3)
+        events = Events()
+        assert stored_result("s", tmp_path).facts.seconds > 0
+        search(tmp_path, FakeRunner(), events.append, trials=3)
+        assert of_kind(events, "search_started")[0]["best_speedup"] == max(ended)
 
     def test_a_runner_that_cannot_open_does_not_count_as_an_attempt(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -197,14 +197,14 @@ class Rechecked(Event):
         code: whether the code is still the code that was verified.
         changes: since the plan was found, as lines for people.
         verification: what was compared.
-        baseline_ms, latency_ms: of a decode step; null if the bits differ.
-        speedup, ci95: against the baseline, with its 95% interval; null if the bits differ.
+        baseline_ms, latency_ms: of a decode step; null if the bits differ, or there is no scope.
+        speedup, ci95: against the baseline, with its 95% interval; null as these.
         shape: whose plan it is, if the file has plans for several shapes.
     """
 
     event: ClassVar[str] = "rechecked"
     plan: str
-    verdict: Annotated[str, ("enum", ("keep", "slower now", "bits differ"))]
+    verdict: Annotated[str, ("enum", ("keep", "slower now", "bits differ", "no scope"))]
     exit_code: Annotated[int, ("enum", (ExitCode.DONE, ExitCode.SLOWER_NOW, ExitCode.BITS_DIFFER))]
     code: str
     changes: Sequence[str]

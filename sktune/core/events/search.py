@@ -29,7 +29,7 @@ class SearchStarted(Event):
         time_budget_s: time limit of this call; null for none.
         done: number of trials that the study already has.
         folder: of the study.
-        best_speedup: of the trials that the study already has; null if none was measured.
+        best_speedup: of the best plan in the trials that the study already has, if one has passed.
     """
 
     event: ClassVar[str] = "search_started"
