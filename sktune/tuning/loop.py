@@ -52,8 +52,9 @@ from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.leases import Leases
 from sktune.study.records import incumbent_first
-from sktune.study.result import SearchResult, result_of
+from sktune.study.result import SearchResult, result_of, stored_result
 from sktune.study.shapes import has_compared, read_record
+from sktune.study.snapshot import names_before_search
 from sktune.study.storage import DATABASE
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
@@ -128,6 +129,13 @@ def is_answered(study: TuningStudy, request: Request, folder: Path) -> bool:
     return not request.points or has_compared(result_of(study, folder), request.points)
 
 
+def has_ended(result: SearchResult, trials: float, request: Request) -> bool:
+    """Whether a study has had ``trials``, or needs no more: no time limit has cut them off."""
+    _, share = result.facts.reached or (0, math.inf)
+    has_converged = request.enough is not None and share <= request.enough
+    return len(result.trials) >= trials or result.facts.exhausted or has_converged
+
+
 logger = logging.getLogger(__name__)
 
 LOOK_FROM, LOOK_EVERY = 10, 5
@@ -176,14 +184,17 @@ def _as_learned(request: Request, small: Request) -> Request:
         BadInputError: the whole model's study would learn nothing from the small model.
     """
     name, small_name = (each.study or each.target()[0].study_name for each in (request, small))
-    folder = request.runs / folder_name(name)
-    study = stored_study(request, name, folder) if folder.exists() else None
-    if study is None or not (study.finished() or study.facts.earlier):
+    known = names_before_search(request.runs, request.storage)
+    if name not in known:
         return small
-    learned = next((each.trials for each in study.facts.earlier if each.name == small_name), None)
+    whole = stored_result(name, request.runs, request.storage)
+    if not (whole.trials or whole.facts.earlier):
+        return small
+    learned = next((each.trials for each in whole.facts.earlier if each.name == small_name), None)
     if learned is None:
         raise BadInputError(f"--proxy-layers: study {name!r} has begun without it; name a new one with --study")
-    if (request.trials or 0) > learned and not request.time_budget_s:
+    proxy = stored_result(small_name, request.runs, request.storage) if small_name in known else None
+    if proxy and not request.time_budget_s and not has_ended(proxy, small.max_trials, small):
         raise BadInputError(
             f"--trials: study {name!r} has learned from the {learned} trials of {small_name!r}, and learns from no "
             "more; name a new one with --study, or leave --proxy-layers out to continue the whole model"

@@ -112,7 +112,7 @@ def _search(request: Request, name: str, folder: Path, listener: ShapeListener, 
     begun = {shape: _begun(requests[shape]) for shape in shapes}
     has_taken = {shape for shape, known in begun.items() if known and (known.trials or known.facts.earlier)}
     trials = {shape: allotment.other if number else allotment.first for number, shape in enumerate(in_order(shapes))}
-    ended = {shape: known for shape, known in begun.items() if known and _has_ended(known, trials[shape], request)}
+    ended = {shape: known for shape, known in begun.items() if known and loop.has_ended(known, trials[shape], request)}
     is_decided = len(ended) == len(shapes) and all(
         each.crossing and each.crossing.trials >= len(ended[each.shape].trials) for each in record.studies
     )
@@ -195,13 +195,6 @@ def _begun(request: Request) -> SearchResult | None:
     with locked(folder):
         study = loop.stored_study(request, name, folder)
         return result_of(study, folder) if study else None
-
-
-def _has_ended(result: SearchResult, trials: int, request: Request) -> bool:
-    """Whether a shape has had its first ``trials``, or needs no more: no time limit has cut them off."""
-    _, share = result.facts.reached or (0, math.inf)
-    has_converged = request.enough is not None and share <= request.enough
-    return len(result.trials) >= trials or result.facts.exhausted or has_converged
 
 
 def _has_figures(result: SearchResult) -> bool:
