@@ -128,12 +128,11 @@ def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
     if verified := plan_file.evidence.get("verified"):
         notes.append(f"bits of the plan compared with its baseline: {verified}")
     if plan_file.shapes:
-        told = all(shape.decode and shape.decode.signature for shape in plan_file.shapes)
+        knows_calls = all(shape.decode and shape.decode.signature for shape in plan_file.shapes)
+        launch = ", and sktune.launch chooses by itself" if knows_calls else ""
         notes.append(
             f"the file has plans for {len(plan_file.shapes)} shapes, and a source does not know its shape before it "
-            "runs: this is the best single plan for all of them; --shape takes that of one"
-            + ", and sktune.launch chooses by itself"
-            * told
+            f"runs: this is the best single plan for all of them; --shape takes that of one{launch}"
         )
     if not plan.scopes:
         others = ", ".join(name for name, alone in plan_file.alone if name and alone.plan.scopes)
