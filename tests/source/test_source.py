@@ -77,6 +77,16 @@ def test_attention_only_is_what_an_engineer_would_write(folder: Path) -> None:
     assert source_change(plan_file(ATTENTION), folder).diff == change.diff  # nothing was written
 
 
+@pytest.mark.parametrize("signature", ["", "int64[8,1]"])
+def test_the_single_plan_of_several_shapes_is_written_and_told(folder: Path, signature: str) -> None:
+    """sktune.launch chooses among them only where the file has the calls of each."""
+    plan = yaml.safe_load(write_plan(ATTENTION, {}, "npu", N_LAYERS))["plan"]
+    shape = {"batch": 8, "plan": plan, "decode": {"function": "Model.decode", "signature": signature}}
+    (note,) = source_change(plan_file(ATTENTION, shapes=[shape]), folder).notes
+    assert "the best single plan for all of them; --shape takes that of one" in note
+    assert note.endswith("sktune.launch chooses by itself") == bool(signature)
+
+
 def test_apply_is_idempotent_replaces_an_earlier_plan_and_can_be_undone(folder: Path) -> None:
     """The record in the model's folder restores every byte after any number of plans."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
