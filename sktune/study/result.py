@@ -144,6 +144,11 @@ class SearchResult:
         return not self.is_simulated
 
     @property
+    def has_figures(self) -> bool:
+        """Whether any trial was measured."""
+        return any(record.outcome and record.outcome.speedup for record in self.trials)
+
+    @property
     def processes(self) -> int:
         """Number of fresh processes in the final comparison; 0 before it, and if there was no time for one."""
         return len(self.comparison.noise) if self.comparison else 0

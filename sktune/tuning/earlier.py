@@ -48,7 +48,7 @@ def check_names(request: Request, own: str, taken: Sequence[EarlierStudy] = ()) 
                 _result(request, name)  # which says why it cannot be read
             where = f" in {shown(request.storage)}" if request.storage else ""
             raise BadInputError(f"--learn-from: there is no other study {name!r}{where}{nearest(name, known)}")
-        if not any(trial.outcome and trial.outcome.speedup for trial in _result(request, name).trials):
+        if not _result(request, name).has_figures:
             raise _measured_nothing(name)
 
 

@@ -119,7 +119,7 @@ def _search(request: Request, name: str, folder: Path, listener: ShapeListener, 
     if is_decided:
         results = ended
     for number, shape in enumerate(() if is_decided else trials):
-        sources = sorted(filter(lambda other: _has_figures(results[other]), results), key=shape.distance)
+        sources = sorted((other for other in results if results[other].has_figures), key=shape.distance)
         names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
         if shape in has_taken:  # what it learns from, and others may learn from it
             names = ()
@@ -195,10 +195,6 @@ def _begun(request: Request) -> SearchResult | None:
     with locked(folder):
         study = loop.stored_study(request, name, folder)
         return result_of(study, folder) if study else None
-
-
-def _has_figures(result: SearchResult) -> bool:
-    return any(one.outcome and one.outcome.speedup for one in result.trials)
 
 
 def _time(request: Request, share: float) -> float | None:
