@@ -28,14 +28,14 @@ class Evidence:
         self.count += len(rows)
 
     def gram(self, size: int) -> Vector:
-        """Return the sum of outer products, shape (size, size)."""
+        """Return the sum of outer products, shape (size, size): a view, which is not to be written."""
         self._grow(size)
-        return self._gram[:size, :size].copy()
+        return self._gram[:size, :size]
 
     def moment(self, size: int) -> Vector:
-        """Return the sum of rows times savings, shape (size,)."""
+        """Return the sum of rows times savings, shape (size,): a view, too."""
         self._grow(size)
-        return self._moment[:size].copy()
+        return self._moment[:size]
 
     def _grow(self, size: int) -> None:
         if size > len(self._moment):

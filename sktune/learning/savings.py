@@ -221,6 +221,8 @@ class SegmentModel:
         """Classes of segments with an effect of their own, in order."""
         self._effect_of = np.full(len(catalogue.first), -1)
         self._steps, self._scopes = Evidence(self.n_fixed), Evidence(self.n_fixed)
+        self._observed: tuple[tuple[int, float, float], Vector] | None = None
+        """The last precision of all observations, with what it was asked for."""
         self._per_unit: list[float] = []
         self._observations: list[Observation] = []
         self._give_effects(self._known_earlier())
@@ -242,6 +244,7 @@ class SegmentModel:
     def add(self, observation: Observation) -> None:
         """Add an observation."""
         self._observations.append(observation)
+        self._observed = None
         self._put([observation], self._steps, self._scopes)
         if observation.saving is not None:
             units = self.catalogue.length[self._segments(observation.plan)].sum()
@@ -363,7 +366,7 @@ class SegmentModel:
         prior = self._prior_of(chosen)
         size = len(prior.mean)
         step, scope = chosen.step_noise**-2, chosen.scope_noise**-2
-        precision = self._steps.gram(size) * step + self._scopes.gram(size) * scope
+        precision = self._observed_precision(size, step, scope).copy()
         expected, log_det = prior.put(precision)
         target = self._steps.moment(size) * step + self._scopes.moment(size) * scope + expected
         factor = scipy.linalg.cho_factor(precision, lower=True, check_finite=False)
@@ -378,6 +381,16 @@ class SegmentModel:
             precision += steps.gram(size) * step + scopes.gram(size) * scope
             lower = scipy.linalg.cholesky(precision, lower=True, check_finite=False)
         return Posterior(self, chosen, mean, lower, -0.5 * (squares + log_det) - rows)
+
+    def _observed_precision(self, size: int, step: float, scope: float) -> Vector:
+        """Return the precision that all observations give the effects, with these weights of steps and scopes.
+
+        The last one is kept, as most of the hyperparameters that are tried one after another have the same weights.
+        """
+        if self._observed is None or self._observed[0] != (size, step, scope):
+            precision = self._steps.gram(size) * step + self._scopes.gram(size) * scope
+            self._observed = (size, step, scope), precision
+        return self._observed[1]
 
     def prior_mean(self, chosen: Hyperparameters) -> Vector:
         """Return what is expected of the effects before anything is measured, as shares of the baseline."""

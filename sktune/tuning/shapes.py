@@ -76,7 +76,7 @@ class Allotment:
             return cls(trials, 0, 0)
         first = max(1, math.ceil(FIRST_SHARE * trials))
         other = max(MIN_TRIALS, int(OTHERS_SHARE * trials) // (shapes - 1))
-        return cls(first, other, max(shapes, int(MOST_TRIALS * trials) - first - other * (shapes - 1)))
+        return cls(first, other, max(shapes - 1, int(MOST_TRIALS * trials) - first - other * (shapes - 1)))
 
 
 def search(
