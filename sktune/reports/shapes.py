@@ -73,16 +73,16 @@ def shapes_table(answer: ShapesResult, say: Sentences = ENGLISH) -> Table:
     unit = say("ms")
     cells = []
     for row in rows_of(answer):
-        interval = say("simulated") * answer.is_simulated
+        interval = "-" if answer.is_simulated else ""
         if row.ci95:
             interval = say("shapes.interval", low=f"{row.ci95[0]:.3f}", high=f"{row.ci95[1]:.3f}")
-        single = f"{row.single_ms:.3f} {unit} ({row.single_regret:+.1%})"
-        chosen = f"{letter(row.plan)}: {row.plan_ms:.3f} {unit} ({row.plan_regret:+.1%})"
+        single = f"{row.single_ms:.3f} ({row.single_regret:+.1%})"
+        chosen = f"{letter(row.plan)} {row.plan_ms:.3f} ({row.plan_regret:+.1%})"
         figures = f"{row.baseline_ms:.3f}", f"{row.best_ms:.3f}", f"{row.speedup:.3f}"
         cells.append((row.shape, *figures, interval, single, chosen, str(row.trials)))
     columns = (
         say("shapes.shape"), say("shapes.baseline", unit=unit), say("shapes.best", unit=unit), say("speedup"),
-        say("interval"), say("shapes.single"), say("shapes.fewest"), say("trials"),
+        say("interval"), say("shapes.single", unit=unit), say("shapes.fewest", unit=unit), say("trials"),
     )  # fmt: skip
     return Table(columns, cells, numeric=NUMERIC)
 
