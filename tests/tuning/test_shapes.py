@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import sktune
+from sktune.cli.views.shapes import shapes_view
 from sktune.core.errors import BadInputError, PlanError, SktuneError, StudyError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file
@@ -110,6 +112,19 @@ def test_one_answer_for_all_shapes(whole: Any) -> None:
     shown = succeeded("show", "s", "--runs", str(runs), "--json")
     assert '"event": "shapes_finished"' in shown.stdout.splitlines()[-1]
     succeeded("compare", "s", "--runs", str(runs))
+
+
+def test_no_size_is_folded_on_a_narrow_terminal(whole: Any) -> None:
+    """Nor a figure or a word; a plan's regret may stand below its latency."""
+    studies = [replace(each, shape=replace(each.shape, context=131072)) for each in whole.record.studies]
+    console = Console(width=80)
+    with console.capture() as shown:
+        console.print(shapes_view(replace(whole, record=replace(whole.record, studies=tuple(studies)))))
+    rows = shown.get().partition("─")[2].splitlines()
+    assert rows[1].split()[0] == "batch=1" and rows[1].split()[-1] == str(len(whole.results[0].trials))
+    assert rows[2].split()[0] == "context=131072"
+    figures = rows[1].split()[1:]
+    assert figures[0] == f"{whole.results[0].baseline_ms:.3f}" and figures[5:7] == ["A", figures[4]]
 
 
 def test_the_page_is_also_in_chinese(whole: Any, tmp_path: Path) -> None:
