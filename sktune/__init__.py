@@ -75,8 +75,8 @@ def apply(
             would run other code, at the latest when its first decode step runs. Without it, differences are logged as
             warnings, and what is not compiled runs as it is.
         shape: of a plan file with several shapes the one to use, such as ``batch=8 context=1024``. Without it, each
-            step that is compiled with the backend ``sktune`` gets the plan of its own shape; at a shape at which none
-            was verified the single plan for all shapes with a warning, or with ``strict`` an error.
+            step that is compiled with the backend ``sktune`` and ``dynamic=False`` gets the plan of its own shape; at a
+            shape at which none was verified the single plan for all shapes with a warning, or with ``strict`` an error.
 
     Returns:
         the marks; ``detach()`` removes them.

@@ -152,11 +152,11 @@ def _search_shapes(request: Request, *, json: bool) -> None:
 
     answer = shapes.search(request, listen, process_began_s())
     people.print(shapes_view(answer))
-    for result in answer.results:
-        if result.has_failed:
-            from sktune.reports.study import verdict_line
+    if all(result.has_failed for result in answer.results):
+        from sktune.reports.study import verdict_line
 
-            raise BackendError(f"{result.study}: {verdict_line(result)}; see {result.folder / 'report.html'} and logs/")
+        result = answer.results[0]
+        raise BackendError(f"{result.study}: {verdict_line(result)}; see {result.folder / 'report.html'} and logs/")
     if json:
         print_event(finished_event(answer))
 

@@ -348,7 +348,7 @@ class SegmentModel:
 
         The walk keeps the option ratio, whether scopes follow the law, and which earlier studies are believed.
         """
-        evidence = cache(lambda chosen: self.fit(chosen).log_evidence)
+        evidence = cache(self._log_evidence)
         chosen = begin
         for _ in range(MAX_ROUNDS):
             before = chosen
@@ -360,6 +360,13 @@ class SegmentModel:
             if chosen == before:
                 break
         return chosen, evidence(chosen)
+
+    def _log_evidence(self, chosen: Hyperparameters) -> float:
+        """Return the logarithm of the evidence; minus infinity where the posterior cannot be computed."""
+        try:
+            return self.fit(chosen).log_evidence
+        except np.linalg.LinAlgError:
+            return -math.inf
 
     def fit(self, chosen: Hyperparameters, pending: Pending | None = None) -> "Posterior":
         """Return the posterior of the effects; trials that are ``pending`` count as if they had ended as expected."""

@@ -96,9 +96,11 @@ def answer_lines(answer: ShapesResult, say: Sentences = ENGLISH) -> list[str]:
         )
         return [say("shapes.unfinished", done=done)]
     names = names_of(answer, say)
-    kept = say("shapes.simulated" if answer.is_simulated else "shapes.bits")
+    kept = [say("shapes.simulated" if answer.is_simulated else "shapes.bits")]
+    if failed := ", ".join(shape.name for shape in answer.without_plan):
+        kept.insert(0, say("shapes.failed", shapes=failed))
     if len(answer.shapes) == 1:
-        return [say("shapes.only", shape=answer.shapes[0].name, plan=names[answer.single]), kept]
+        return [say("shapes.only", shape=answer.shapes[0].name, plan=names[answer.single]), *kept]
     single, regrets = answer.single, answer.regrets(answer.single)
     worst = max(range(len(regrets)), key=lambda number: regrets[number])
     lines = [
@@ -121,7 +123,7 @@ def answer_lines(answer: ShapesResult, say: Sentences = ENGLISH) -> list[str]:
         for number, each in enumerate(answer.plans):
             at = ", ".join(answer.shapes[shape].name for shape in each.shapes)
             lines.append(say("shapes.plan_at", letter=letter(number), plan=names[each.plan], shapes=at))
-    return [*lines, kept]
+    return [*lines, *kept]
 
 
 def finished_event(answer: ShapesResult) -> ShapesFinished:

@@ -456,6 +456,8 @@ class PartitionSampler(BaseSampler):
             return None
         beliefs = self._learned.beliefs()
         candidates = self._new(self._candidates(Draws(self._learned, self._partitioner, beliefs, rng), len(beliefs)))
+        if not candidates:  # "no scope" in every draw
+            return None
         plans = [candidate.plan for candidate in candidates]
         mean, _ = beliefs[0].posterior.predict_plans(self._learned.model.describe(plans))
         promise = mean * (1 - self._risk(plans))

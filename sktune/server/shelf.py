@@ -56,7 +56,11 @@ class Shelf:
 
     def state(self, name: str) -> object:
         """Return a value that changes with the study."""
-        if record := self._record(name):
+        try:
+            record = self._record(name)
+        except SktuneError as failure:
+            return str(failure)
+        if record:
             return record, [state_of(self._url(each.study)) for each in record.studies]
         return state_of(self._url(name))
 

@@ -22,7 +22,7 @@ from sktune.study.facts import StudyFacts, stored_value
 from sktune.study.records import feasible
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.snapshot import snapshot_names
-from sktune.study.storage import DATABASE
+from sktune.study.storage import DATABASE, shown
 from sktune.study.stored_space import space_of
 from sktune.study.study import folder_name
 
@@ -68,6 +68,7 @@ class ShapesRecord:
         trials: for one shape, that the command asked for when the crossings were decided.
         objective: ``sum`` or ``worst``; see ``ShapesResult.single``.
         regret: share that the fewest plans may lose at each shape to its best one.
+        storage: URL of the storage with the studies, without passwords; empty for the studies' folders.
         format: of the record.
     """
 
@@ -76,6 +77,7 @@ class ShapesRecord:
     trials: Annotated[int, Field(ge=1)]
     objective: Literal["sum", "worst"] = "sum"
     regret: Annotated[float, Field(gt=0, lt=1)] = REGRET
+    storage: str = ""
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
@@ -138,13 +140,19 @@ class ShapesResult:
         """The shapes."""
         return tuple(each.shape for each in self.record.studies)
 
-    @property
+    @cached_property
     def is_finished(self) -> bool:
-        """Whether every shape has the verdict of a final comparison, or one that nothing is faster."""
-        return all(
+        """Whether every shape has tried what was decided, and has the verdict of a final comparison, also of none."""
+        has_verdicts = all(
             result.verdict and result.baseline_ms and (result.is_compared or not result.winner)
             for result in self.results
         )
+        return has_verdicts and all(map(has_tried, self.record.studies, self.results))
+
+    @property
+    def without_plan(self) -> tuple[StepShape, ...]:
+        """The shapes at which no plan could be used, fast or slow."""
+        return tuple(shape for shape, result in zip(self.shapes, self.results, strict=True) if result.has_failed)
 
     @property
     def is_simulated(self) -> bool:
@@ -304,6 +312,25 @@ def has_compared(result: SearchResult, points: Sequence[StartingPoint]) -> bool:
     )
 
 
+def has_tried(study: ShapeStudy, result: SearchResult | None) -> bool:
+    """Whether a shape's study has tried every plan that was decided for it."""
+    if study.crossing is None or not study.crossing.points:
+        return True
+    space = space_of(result.facts, result.history) if result else None
+    if result is None or space is None:
+        return False
+    tried = {record.plan for record in result.trials}
+    return all(space.plan(point.values) in tried for point in study.crossing.points)
+
+
+def has_room(study: ShapeStudy, result: SearchResult | None) -> bool:
+    """Whether what was decided for a shape's study still holds: it was tried, or there are trials left for it."""
+    if study.crossing is None or result is None:
+        return False
+    left = study.crossing.trials - len(result.trials)
+    return left > 0 or (left == 0 and has_tried(study, result))
+
+
 def _is_verified(result: SearchResult, number: int) -> bool:
     if not result.is_verified or result.usage.is_own_program:  # a program's runs are verified in each trial
         return True
@@ -333,10 +360,14 @@ def stored_shapes(
     ``read`` returns the result of a shape's study that has begun; by default the stored one.
 
     Raises:
-        StudyError: it, or the study of one of its shapes, cannot be read.
+        StudyError: it, or the study of one of its shapes, cannot be read, or it is in another storage.
     """
     folder = runs / folder_name(name)
     if (record := read_record(folder)) is None or record.study != name:
+        return None
+    if record.storage and not storage:
+        raise StudyError(f"study {name!r} is in the storage {record.storage}; give that with --storage")
+    if record.storage != shown(storage or ""):
         return None
     stored = snapshot_names(storage) if storage else ()
     read = read or partial(stored_result, runs=runs, storage=storage)

@@ -5,6 +5,7 @@ called. Of a captured graph, the notes tell the shape, and only the marks of tha
 """
 
 import logging
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 BETWEEN = "|"
 """In a label: between the number of the model, that of the plan, and the scope's own label."""
+_SYMBOL = re.compile(r"\[[^\]]*[A-Za-z]")
+"""In the description of a call: a size that ``torch.compile`` has left open, such as the first one of ``[s0, 8]``."""
 _numbers = count()
 _applied: "weakref.WeakValueDictionary[str, ShapedPlans]" = weakref.WeakValueDictionary()
 
@@ -113,7 +116,10 @@ class ShapedPlans(MarkedModel):
         names = [shaped.name for shaped in self._plans]
         problem = f"a step is compiled at a shape at which no plan was verified (verified: {', '.join(names)})"
         fix = "search with this shape, too"
-        if fitting:
+        if any(_SYMBOL.search(call) for call in calls.values()):
+            problem = "a step is compiled for sizes that may change, and plans were verified for fixed ones"
+            fix = "compile it with dynamic=False"
+        elif fitting:
             alike = " and ".join(names[number] for number in fitting)
             problem, fix = (
                 f"the compiled step does not tell {alike} apart, and their plans differ",
@@ -121,7 +127,7 @@ class ShapedPlans(MarkedModel):
             )
         if self._strict:
             raise PlanError(f"{problem}; {fix}, or leave out strict")
-        logger.warning("%s; the single plan for all shapes is used", problem)
+        logger.warning("%s; the single plan for all shapes is used; %s", problem, fix)
         return self._single
 
     def of_shape(self, marked: MarkedGraph, calls: Mapping[str, str]) -> MarkedGraph:

@@ -1,14 +1,16 @@
 """Earlier studies whose findings a search begins with: `--learn-from`."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from sktune.core.earlier import EarlierStudy
-from sktune.core.errors import BadInputError, StudyError, nearest
+from sktune.core.errors import BadInputError, SktuneError, nearest
 from sktune.core.layout import OUTSIDE, Layout
+from sktune.core.shapes import StepShape
 from sktune.learning.history import Learned
 from sktune.learning.segments import unit_types
 from sktune.study.result import SearchResult
-from sktune.study.shapes import read_record
+from sktune.study.shapes import stored_shapes
 from sktune.study.snapshot import names_before_search, snapshot
 from sktune.study.storage import DATABASE, shown
 from sktune.study.stored_space import space_of
@@ -17,7 +19,7 @@ from sktune.tuning.request import Request
 
 AUTO = "auto"
 MAX_STUDIES = 4
-"""The most studies that ``auto`` takes: each one takes time at every proposal."""
+"""The most studies that ``auto``, or a study of several shapes, stands for: each takes time at every proposal."""
 
 
 def check_names(request: Request, own: str, taken: Sequence[EarlierStudy] = ()) -> None:
@@ -33,16 +35,15 @@ def check_names(request: Request, own: str, taken: Sequence[EarlierStudy] = ()) 
         StudyError: one cannot be read.
     """
     took = [study.name for study in taken]
-    names = [name for name in _named(request) if name not in (AUTO, *took)]
-    if taken:  # a study of several shapes that is gone was one of these
-        names = [name for name in names if not any(one.startswith(f"{name}.") for one in took)]
+    names = [name for name in request.learn_from if name not in (AUTO, *took)]
+    names = [name for name in names if not any(one.startswith(f"{name}.") for one in took)]  # those of its shapes
     if names and taken:
         raise BadInputError(
             f"--learn-from {names[0]}: study {own!r} learns from {', '.join(took)}, and from "
             "nothing else; leave it out, or begin a new study with --study"
         )
     known = [name for name in names_before_search(request.runs, request.storage) if name != own] if names else []
-    for name in names:
+    for name in _studies_of(request, names):
         if name not in known:
             if name != own and not request.storage and (request.runs / folder_name(name) / DATABASE).exists():
                 _result(request, name)  # which says why it cannot be read
@@ -52,13 +53,26 @@ def check_names(request: Request, own: str, taken: Sequence[EarlierStudy] = ()) 
             raise _measured_nothing(name)
 
 
-def _named(request: Request) -> list[str]:
-    """Return the names that the request gives; for a study of several shapes those of its shapes."""
-    names: list[str] = []
-    for name in request.learn_from:
-        record = read_record(request.runs / folder_name(name)) if name != AUTO else None
-        names += [each.study for each in record.studies] if record and record.study == name else [name]
-    return list(dict.fromkeys(names))
+def _studies_of(request: Request, names: Sequence[str]) -> list[str]:
+    """Return the studies with these names; for one of several shapes those of its shapes that have figures.
+
+    Of many shapes the nearest ones to the request's are taken.
+
+    Raises:
+        BadInputError: a study of several shapes has measured nothing yet.
+    """
+    shape = StepShape(request.batch, request.context)
+    studies: list[str] = []
+    for name in names:
+        if (answer := stored_shapes(name, request.runs, request.storage)) is None:
+            studies.append(name)
+            continue
+        measured = [pair for pair in zip(answer.shapes, answer.results, strict=True) if pair[1].has_figures]
+        if not measured:
+            raise _measured_nothing(name)
+        measured.sort(key=lambda pair: shape.distance(pair[0]))
+        studies += [result.study for _, result in measured[:MAX_STUDIES]]
+    return list(dict.fromkeys(studies))
 
 
 def earlier_studies(
@@ -78,7 +92,8 @@ def earlier_studies(
         StudyError: it cannot be read.
     """
     types = _in_layers(layout)
-    named = [name for name in _named(request) if name not in (AUTO, own)]
+    named = _studies_of(request, [name for name in request.learn_from if name not in (AUTO, own)])
+    named = [name for name in named if name != own]
     found = []
     for name in named:
         result = _result(request, name)
@@ -90,10 +105,8 @@ def earlier_studies(
             raise _measured_nothing(name)
         found.append(study)
     if is_new and AUTO in request.learn_from:
-        others = _readable(
-            request, [name for name in names_before_search(request.runs, request.storage) if name not in (own, *named)]
-        )
-        related = [result for result in others if result.is_simulated == is_simulated and _shared(result, types)]
+        names = [name for name in names_before_search(request.runs, request.storage) if name not in (own, *named)]
+        related = list(_related(request, names, types, is_simulated=is_simulated))
         related.sort(key=lambda result: (_shared(result, types), len(result.trials)), reverse=True)
         found += [study for study in map(_findings, related[:MAX_STUDIES]) if study]
     return tuple(found)
@@ -122,13 +135,13 @@ def _findings(result: SearchResult) -> EarlierStudy | None:
     return learned.findings(result.study) if learned.model.count else None
 
 
-def _readable(request: Request, names: Sequence[str]) -> Iterator[SearchResult]:
-    """Yield the studies that can be read; nobody asked for the others by name."""
+def _related(request: Request, names: Sequence[str], types: set[str], *, is_simulated: bool) -> Iterator[SearchResult]:
+    """Yield the studies with such units that can be read here; nobody asked for the others by name."""
     for name in names:
-        try:
-            yield _result(request, name)
-        except StudyError:
-            continue
+        with suppress(SktuneError):
+            result = _result(request, name)
+            if _shared(result, types) and result.is_simulated == is_simulated:
+                yield result
 
 
 def _result(request: Request, name: str) -> SearchResult:

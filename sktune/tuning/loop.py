@@ -18,6 +18,7 @@ from pathlib import Path
 from sktune.backends import backend_info
 from sktune.core.earlier import EarlierStudy
 from sktune.core.errors import (
+    BackendError,
     BadInputError,
     InterruptedSearchError,
     OutOfTimeError,
@@ -167,6 +168,11 @@ def search(
     )
     small = _as_learned(request, small)
     proxy = run(small, _renamed(listener), began_s, site=site)
+    if not proxy.has_figures:
+        raise BackendError(
+            f"--proxy-layers: no plan of the small model could be measured; see {proxy.folder / 'logs'}, or leave "
+            "--proxy-layers out"
+        )
     whole = replace(
         request,
         proxy_layers=None,
@@ -567,9 +573,13 @@ class _Search:
         """Store the bound on what any plan saves beyond the answer, compared or not."""
         if not self._study.finished():
             return
-        winner = result_of(self._study, self._folder).winner
-        predictor = self._predictor(self._study.space(), strategy)
-        left = predictor.gain_left(self._study.trials(), winner.plan if winner else Plan())
+        result, space = result_of(self._study, self._folder), self._study.space()
+        predictor = self._predictor(space, strategy)
+        if not all(verified.is_identical for verified in result.facts.verifications.values()):
+            predictor = PartitionSampler(space, self._request.seed)  # the other one learned that they all work
+        number = result.winner.number if result.winner else None
+        answer = next((record.plan for record in result.trials if record.number == number), Plan())
+        left = predictor.gain_left(self._study.trials(), answer)
         self._study.remember(gain_left=left if math.isfinite(left) else None)
 
     def _floor_is_due(self, finished: int) -> bool:

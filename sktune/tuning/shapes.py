@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sktune.core.errors import BadInputError, SktuneError, StudyError
+from sktune.core.errors import BackendError, BadInputError, SktuneError, StudyError
 from sktune.core.events.base import Event
 from sktune.core.plan import Plan
 from sktune.core.shapes import StepShape, fields_of_shape
@@ -34,15 +34,16 @@ from sktune.study.shapes import (
     ShapeStudy,
     best_single,
     fewest_plans,
+    has_room,
     read_record,
     stored_shapes,
     with_crossing,
 )
 from sktune.study.snapshot import names_before_search
-from sktune.study.storage import DATABASE
+from sktune.study.storage import DATABASE, shown
 from sktune.study.stored_space import space_of
 from sktune.study.study import folder_name
-from sktune.tuning import loop
+from sktune.tuning import earlier, loop
 from sktune.tuning.request import DEFAULT_TRIALS, Request
 
 MOST_TRIALS = 1.5
@@ -55,6 +56,8 @@ MIN_TRIALS = 3
 """At each other shape."""
 MAX_SOURCES = 3
 """Shapes that another one learns from, the nearest ones: each of them takes time at every proposal."""
+LEAST_SHARE = 0.05
+"""Of the baseline's latency, which no plan is expected to beat by more: the model of what scopes save is linear."""
 SINGLES = 3
 """Plans that are tried at all shapes, as the single plan, if there are trials for them."""
 
@@ -110,12 +113,14 @@ def _search(request: Request, name: str, folder: Path, listener: ShapeListener, 
     results: dict[StepShape, SearchResult] = {}
     record.write(folder)
     begun = {shape: _begun(requests[shape]) for shape in shapes}
+    if request.learn_from:  # before any shape has run for nothing
+        for shape, known in begun.items():
+            if known:
+                earlier.check_names(requests[shape], known.study, known.facts.earlier)
     has_taken = {shape for shape, known in begun.items() if known and (known.trials or known.facts.earlier)}
     trials = {shape: allotment.other if number else allotment.first for number, shape in enumerate(in_order(shapes))}
     ended = {shape: known for shape, known in begun.items() if known and loop.has_ended(known, trials[shape], request)}
-    is_decided = len(ended) == len(shapes) and all(
-        each.crossing and each.crossing.trials >= len(ended[each.shape].trials) for each in record.studies
-    )
+    is_decided = len(ended) == len(shapes) and all(map(has_room, record.studies, map(ended.get, shapes)))
     if is_decided:
         results = ended
     for number, shape in enumerate(() if is_decided else trials):
@@ -217,6 +222,9 @@ def _record(request: Request, name: str) -> ShapesRecord:
     shapes, stored = request.shapes or (), read_record(folder)
     if stored and stored.study != name:
         raise BadInputError(f"the folder of {name!r} has the study {stored.study!r}; name another one with --study")
+    if stored and stored.storage != shown(request.storage or ""):
+        place = f"in the storage {stored.storage}" if stored.storage else f"in {request.runs}, without --storage"
+        raise BadInputError(f"study {name!r} is {place}; give the same again, or name another one with --study")
     trials = request.trials or (stored.trials if stored else DEFAULT_TRIALS)
     if stored and all(each.crossing for each in stored.studies):
         trials = max(trials, stored.trials)  # those that it has stay
@@ -235,6 +243,7 @@ def _record(request: Request, name: str) -> ShapesRecord:
         name,
         tuple(ShapeStudy(shape, f"{name}.{shape.suffix}", known.get((shape.suffix, shape.weight))) for shape in shapes),
         *wanted,
+        shown(request.storage or ""),
     )
 
 
@@ -260,6 +269,10 @@ def _crossings(
             points.setdefault(one.plan, StartingPoint(f"of {shape.name}", one.values))
     plans, shapes = list(points), [each.shape for each in record.studies]
     expected_ms: dict[Plan, list[float]] = {plan: [] for plan in (Plan(), *plans)}
+    if not (measured_at := [shape for shape in shapes if results[shape].has_figures]):
+        if any(result.has_failed for result in results.values()):
+            raise BackendError(f"study {record.study!r}: no plan could be used at any shape; see {_logs(results)}")
+        raise StudyError(f"study {record.study!r} has measured nothing; run the same command again with more time")
     digests = set()
     for shape in shapes:
         result = results[shape]
@@ -270,21 +283,29 @@ def _crossings(
         tried = {one.plan for one in result.trials}
         failed = tried - {one.plan for one in feasible(result.trials)}
         saved = PartitionSampler(space, seed).promise(result.history, plans) if plans else ()
-        if (baseline_ms := result.facts.baseline_ms) is None:
-            raise StudyError(f"study {result.study!r} has measured nothing; run the same command again with more time")
+        # Where no plan has worked yet, the baseline of the nearest shape stands in.
+        baseline_ms = result.facts.baseline_ms or results[min(measured_at, key=shape.distance)].facts.baseline_ms
+        assert baseline_ms is not None, "a study has figures, but no baseline"
         expected_ms[Plan()].append(baseline_ms)
         for plan, share in zip(plans, saved, strict=True):
-            expected_ms[plan].append(math.inf if plan in failed else baseline_ms * (1 - share))
+            expected_ms[plan].append(math.inf if plan in failed else baseline_ms * max(LEAST_SHARE, 1 - share))
     if len(digests) > 1:
         raise StudyError("the model has other units or options at some of the shapes; search for these on their own")
     measured = [{one.plan for one in feasible(results[shape].trials)} for shape in shapes]
     wanted = plans_to_cross(
         expected_ms, measured, [shape.weight for shape in shapes], record.objective, record.regret, most
     )
-    return {
-        shape: CrossPlans(len(results[shape].trials) + len(set(chosen) - known), tuple(points[plan] for plan in chosen))
-        for shape, chosen, known in zip(shapes, wanted, measured, strict=True)
-    }
+    crossings = {}
+    for shape, chosen, known in zip(shapes, wanted, measured, strict=True):
+        # Those that a time limit or a kill has left behind come first, and count, too.
+        unfinished = sum(not trial.state.is_finished() for trial in results[shape].history)
+        trials = len(results[shape].trials) + unfinished + len(set(chosen) - known)
+        crossings[shape] = CrossPlans(trials, tuple(points[plan] for plan in chosen))
+    return crossings
+
+
+def _logs(results: Mapping[StepShape, SearchResult]) -> str:
+    return ", ".join(str(result.folder / "logs") for result in results.values() if result.has_failed)
 
 
 def plans_to_cross(

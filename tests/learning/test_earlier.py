@@ -61,6 +61,14 @@ def test_the_first_plan_of_a_related_study_is_nearly_the_best(float32: EarlierSt
         assert study.weight > 0.5 and study.error_ms < study.spread_ms / 2
 
 
+def test_where_every_scope_cost_time_no_plan_is_recommended() -> None:
+    """The first trial is the search's own."""
+    found = findings("llama-float32-1x32")
+    costly = replace(found, effects=dict.fromkeys(found.effects, -0.5), under_law={})
+    run = replay(informed("llama-float32-4x32", costly), PARTITION, 2, 0)
+    assert len(run.plans) == 2
+
+
 def test_a_study_that_misleads_is_dropped(float32: EarlierStudy) -> None:
     """Its effects have one another's names; the search is soon what it would be without."""
     landscape = informed("deepseek-v3-bfloat16", permuted(float32, seed=3))

@@ -257,6 +257,10 @@ def test_a_damaged_study_does_not_end_the_server(tmp_path: Path) -> None:
     assert len(text.splitlines()) == 1
     assert served.page("sound")[0] == 200
     assert "sound" in served.get(f"/{served.token}/")[1]
+    (runs / "several").mkdir()
+    (runs / "several/shapes.json").write_text("{")
+    index = served.get(f"/{served.token}/")[1]
+    assert "sound" in index and "shapes.json cannot be read" in index
 
 
 def test_studies_of_a_storage_are_served(tmp_path: Path) -> None:

@@ -167,6 +167,8 @@ def test_strict_plans_are_refused_where_a_shape_is_not_clear(model: Model, tmp_p
         plans.chosen(calls)
     with pytest.raises(PlanError, match="no plan was verified"):
         plans.chosen({"blocks.0": "float32[9, 8]"})
+    with pytest.raises(PlanError, match=r"sizes that may change.*compile it with dynamic=False"):
+        plans.chosen({"blocks.0": "float32[s0, 8]"})
     plans.detach()
 
 

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 import sktune
-from sktune.core.errors import BadInputError, TargetError
+from sktune.core.errors import BackendError, BadInputError, TargetError
+from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.samplers.partition import BY_EARLIER
 from sktune.tuning.inspect import inspect_model
 from sktune.tuning.request import Request
+from sktune.tuning.trials import Trials
 from tests.builders import ROOT
 from tests.releases import as_recorded
 
@@ -46,6 +48,14 @@ def test_the_whole_model_learns_from_few_layers(tmp_path: Path) -> None:
     again = sktune.search("deepseek-v3", **options)
     assert [event["event"] for event in events] == ["proxy_finished", "study_finished"]
     assert again.best_plan == result.best_plan
+
+
+def test_few_layers_of_which_no_plan_could_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole model is not searched, and the error is of what was asked for."""
+    refused = Outcome(Reason.COMPILE_FAILED, "refused", stage=Stage.COMPILE)
+    monkeypatch.setattr(Trials, "_foreseen", lambda *_: refused)
+    with pytest.raises(BackendError, match=r"--proxy-layers: no plan of the small model could be measured; see"):
+        sktune.search("llama", backend="sim", proxy_layers=1, runs=tmp_path, trials=2, study="s")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Searches that learn from earlier studies: what is taken, how far it is believed, and what is never carried over."""
 
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,10 @@ def test_auto_takes_the_studies_that_share_units(tmp_path: Path) -> None:
     searched(tmp_path, "qwen3-moe", study="other")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged/study.db").write_text("no database")
+    shutil.copytree(tmp_path / "related", tmp_path / "plugin")
+    with sqlite3.connect(tmp_path / "plugin/study.db") as database:  # of a package that is not installed here
+        database.execute("update study_user_attributes set value_json = replace(value_json, '\"sim\"', '\"gone\"')")
+        database.execute("update studies set study_name = 'plugin'")
     found = searched(tmp_path, study="after", batch=8, learn_from="auto").facts.earlier
     assert [study.name for study in found] == ["related"]
 

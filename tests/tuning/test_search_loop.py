@@ -20,8 +20,10 @@ from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.search_options import fields_of
 from sktune.core.space import StartingPoint
+from sktune.samplers.partition import PartitionSampler
 from sktune.study.facts import DeliveryRecord
 from sktune.study.result import stored_result
+from sktune.study.stored_space import space_of
 from sktune.tuning import loop
 from sktune.tuning.loop import search as search_with_proxy
 from sktune.tuning.request import Request
@@ -239,6 +241,17 @@ class TestRescue:
             assert record.outcome is not None
             assert record.outcome.is_complete
             assert all(dict(scope.options)["feed-sync-all"] == 1 for scope in record.judged_plan.scopes)
+
+    def test_what_is_left_is_left_beyond_a_rescued_winner(self, tmp_path: Path) -> None:
+        """The plan that was proposed is the one that the search has learned from."""
+
+        def hangs(plan: Plan) -> Outcome | None:
+            is_safe = all(dict(scope.options).get("feed-sync-all") for scope in plan.scopes)
+            return None if is_safe else Outcome(Reason.TIMEOUT, "no answer", stage=Stage.MEASURE)
+
+        result = search(tmp_path, FakeRunner(fault=hangs, layout=LAYER, traits=COMPUTED), trials=9, backend="sim")
+        assert result.winner is not None and result.gain_left is not None
+        assert result.gain_left < 1 - 1 / result.winner.speedup.ratio
 
     def test_if_it_still_hangs_its_scope_is_not_tried_again(self, tmp_path: Path) -> None:
         """Two judgements for the first such plan, none for the others."""
@@ -513,6 +526,10 @@ class TestFinals:
             assert all((row.bit_identical, row.verdict) == (False, "step 40: logits") for row in rows)
         assert result.winner is not None
         assert not holds(result.winner.plan, "1.self_attn")
+        space = space_of(result.facts, result.history)
+        assert space is not None
+        left = PartitionSampler(space, 0).gain_left(result.history, result.winner.plan)
+        assert result.gain_left == left, "the bound does not count a rejected plan as one that may win"
 
     @pytest.mark.parametrize("ahead", [0.001, 0.01, 0.03])
     def test_a_winner_is_verified_whatever_is_rejected_beside_it(self, tmp_path: Path, ahead: float) -> None:

@@ -5,22 +5,26 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from rich.console import Console
 
 import sktune
 from sktune.cli.views.shapes import shapes_view
-from sktune.core.errors import BadInputError, PlanError, SktuneError, StudyError
+from sktune.core.errors import BackendError, BadInputError, PlanError, SktuneError, StudyError
+from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file
 from sktune.core.shapes import StepShape, parse_shapes
 from sktune.reports.texts import TEXTS
 from sktune.study.claims import locked
-from sktune.study.shapes import has_compared
+from sktune.study.shapes import has_compared, has_room, has_tried, read_record
 from sktune.tuning.shapes import Allotment, in_order, plans_to_cross
+from sktune.tuning.trials import Trials
 from tests.builders import refusal, succeeded
 from tests.projects import long_gaps
 
@@ -313,6 +317,97 @@ def test_a_study_is_shown_before_all_its_shapes_have_begun(tmp_path: Path) -> No
         _ = answer.single
 
 
+def refuse(monkeypatch: pytest.MonkeyPatch, batch: int, first: float = math.inf) -> None:
+    """Have the compiler refuse the ``first`` plans at a batch size."""
+    foreseen, numbers = Trials._foreseen, count()
+
+    def refused(self: Trials, *arguments: Any) -> Outcome | None:
+        if self._request.batch == batch and next(numbers) < first:
+            return Outcome(Reason.COMPILE_FAILED, "refused", stage=Stage.COMPILE)
+        return foreseen(self, *arguments)
+
+    monkeypatch.setattr(Trials, "_foreseen", refused)
+
+
+@pytest.mark.slow
+def test_a_shape_whose_own_plans_fail_tries_those_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not keep the others from their answer."""
+    refuse(monkeypatch, batch=8, first=3)
+    answer = searched(tmp_path / "runs")
+    assert [record.outcome.is_feasible for record in answer.results[1].trials[:3]] == [False] * 3
+    assert answer.is_finished and answer.results[1].has_figures
+    assert answer.single in {record.plan for record in answer.results[1].trials[3:]}
+
+
+@pytest.mark.slow
+def test_a_shape_at_which_no_plan_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model stays as it is there alone, and the same command does not run again what has failed."""
+    refuse(monkeypatch, batch=8)
+    answer = searched(tmp_path / "runs")
+    assert "At batch=8 no plan could be used" in str(answer)
+    assert answer.single.is_baseline and not answer.plan_at(0).is_baseline and answer.plan_at(1).is_baseline
+    file = read_plan_file(answer.folder / "best_plan.yaml")
+    assert [alone.to_plan() for _, alone in file.alone] == [answer.plan_at(0), Plan()]
+    trials = [len(result.trials) for result in answer.results]
+    assert [len(result.trials) for result in searched(tmp_path / "runs").results] == trials
+    refuse(monkeypatch, batch=1)
+    with pytest.raises(BackendError, match="no plan could be used at any shape; see"):
+        searched(tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_a_trial_that_was_left_behind_takes_no_decided_plans_place(tmp_path: Path) -> None:
+    """A time limit or a kill may have cut it off; it comes first, and counts as one more."""
+    runs = tmp_path / "runs"
+
+    class StoppedError(Exception):
+        """Ends the search as a kill would."""
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "search_started" and event["study"] == "s.batch-1" and event["done"]:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        searched(runs, listener=listen)
+    left = optuna.load_study(study_name="s.batch-8", storage=f"sqlite:///{runs}/s.batch-8/study.db").ask()
+    record = read_record(runs / "s")
+    assert record is not None
+    replace(record, studies=tuple(replace(each, crossing=None) for each in record.studies)).write(runs / "s")
+    answer = searched(runs)
+    assert answer.is_finished
+    assert left.number in {one.number for one in answer.results[1].trials}
+    for each, result in zip(answer.record.studies, answer.results, strict=True):
+        assert each.crossing is not None and has_tried(each, result)
+        assert has_room(each, result) and each.crossing.trials == len(result.trials)
+        assert each.crossing.points and not has_tried(each, replace(result, trials=()))
+
+
+@pytest.mark.slow
+def test_earlier_studies_are_checked_before_any_shape_runs(tmp_path: Path) -> None:
+    """One that is named too late is refused; of one with several shapes those that have figures are taken."""
+
+    class StoppedError(Exception):
+        """Ends the search as a kill would."""
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "target_ready" and event["study"] == "s.batch-8":
+            raise StoppedError
+
+    runs = tmp_path / "runs"
+    with pytest.raises(StoppedError):
+        searched(runs, listener=listen)
+    learned = sktune.search("llama", backend="sim", trials=1, study="l", runs=runs, learn_from=("s",))
+    assert [study.name for study in learned.facts.earlier] == ["s.batch-1"]
+    searched(runs)
+    events: list[dict[str, Any]] = []
+    with pytest.raises(BadInputError, match=r"study 's.batch-8' learns from s.batch-1, and from nothing else"):
+        searched(runs, trials=12, learn_from=("l",), listener=events.append)
+    assert not events
+    assert sktune.search("llama", backend="sim", trials=1, study="l", runs=runs, learn_from=("s",)).trials
+
+
 @pytest.mark.slow
 def test_names_lead_back_to_their_studies(whole: Any, tmp_path: Path) -> None:
     """Also one that is no folder's name, and one in a storage, where a study of a single shape may have it."""
@@ -330,6 +425,22 @@ def test_names_lead_back_to_their_studies(whole: Any, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="has a single shape"):
         searched(runs, study="w", storage=storage)
     assert "my study " not in succeeded("studies", "--runs", str(runs), "--storage", storage).stdout
+
+
+@pytest.mark.slow
+def test_a_study_in_a_storage_is_not_begun_anew_without_it(tmp_path: Path) -> None:
+    """Nor shown as one that has no trial, which would overwrite its report."""
+    runs, storage = tmp_path / "runs", f"sqlite:///{tmp_path}/all.db"
+    answer = searched(runs, trials=1, storage=storage)
+    report = (answer.folder / "report.md").read_text()
+    for command in ("show", "report"):
+        assert f"study 's' is in the storage {storage}; give that with --storage" in refusal(
+            command, "s", "--runs", str(runs)
+        )
+    with pytest.raises(BadInputError, match=r"study 's' is in the storage sqlite:.*give the same again"):
+        searched(runs, trials=1)
+    assert (answer.folder / "report.md").read_text() == report
+    assert sktune.load_shapes("s", runs, storage).single == answer.single
 
 
 @pytest.mark.slow
