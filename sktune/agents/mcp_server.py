@@ -329,17 +329,17 @@ class Tools:
         """Return the current state of a study or an analysis."""
         runs_in_shell = is_held(self._database(name).parent / "lock")
         state: dict[str, Any] = {"name": name, "state": "running" if runs_in_shell else "idle"}
+        is_of_shapes = (self._runs / folder_name(name) / RECORD).exists()
         if job:
             reached, events, _ = job.state_and_events(job.begins_at)
             left = [event["expected_left_s"] for event in events if "expected_left_s" in event]
             # A search for several shapes tells that of the present one alone.
-            is_of_shapes = (self._runs / folder_name(name) / RECORD).exists()
             left_s = left[-1] if left and job.is_alive and not is_of_shapes else None
             state |= {"log": str(job.log), "expected_left_s": left_s}
             if job.is_alive or not runs_in_shell:
                 state["state"] = str(reached)
                 state |= {"message": events[-1]["message"]} if events and "message" in events[-1] else {}
-        if self._database(name).exists() or (self._runs / folder_name(name) / RECORD).exists():
+        if self._database(name).exists() or is_of_shapes:
             try:
                 if answer := stored_shapes(name, self._runs):
                     told = finished_event(answer).to_dict()
