@@ -96,9 +96,11 @@ def answer_lines(answer: ShapesResult, say: Sentences = ENGLISH) -> list[str]:
         )
         return [say("shapes.unfinished", done=done)]
     names = names_of(answer, say)
-    kept = [say("shapes.simulated" if answer.is_simulated else "shapes.bits")]
-    if failed := ", ".join(shape.name for shape in answer.without_plan):
-        kept.insert(0, say("shapes.failed", shapes=failed))
+    exceptions = {"shapes.failed": answer.without_plan, "shapes.untried": answer.untried}
+    kept = [
+        *(say(key, shapes=", ".join(shape.name for shape in shapes)) for key, shapes in exceptions.items() if shapes),
+        say("shapes.simulated" if answer.is_simulated else "shapes.bits"),
+    ]
     if len(answer.shapes) == 1:
         return [say("shapes.only", shape=answer.shapes[0].name, plan=names[answer.single]), *kept]
     single, regrets = answer.single, answer.regrets(answer.single)

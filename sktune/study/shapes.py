@@ -140,14 +140,19 @@ class ShapesResult:
         """The shapes."""
         return tuple(each.shape for each in self.record.studies)
 
-    @cached_property
+    @property
     def is_finished(self) -> bool:
-        """Whether every shape has tried what was decided, and has the verdict of a final comparison, also of none."""
-        has_verdicts = all(
+        """Whether every shape has the verdict of a final comparison, or one that nothing is faster."""
+        return all(
             result.verdict and result.baseline_ms and (result.is_compared or not result.winner)
             for result in self.results
         )
-        return has_verdicts and all(map(has_tried, self.record.studies, self.results))
+
+    @property
+    def untried(self) -> tuple[StepShape, ...]:
+        """The shapes at which plans that were chosen to be compared have not been tried yet, as time had run out."""
+        pairs = zip(self.record.studies, self.results, strict=True)
+        return tuple(each.shape for each, result in pairs if not has_tried(each, result))
 
     @property
     def without_plan(self) -> tuple[StepShape, ...]:
@@ -312,20 +317,17 @@ def has_compared(result: SearchResult, points: Sequence[StartingPoint]) -> bool:
     )
 
 
-def has_tried(study: ShapeStudy, result: SearchResult | None) -> bool:
+def has_tried(study: ShapeStudy, result: SearchResult) -> bool:
     """Whether a shape's study has tried every plan that was decided for it."""
     if study.crossing is None or not study.crossing.points:
         return True
-    space = space_of(result.facts, result.history) if result else None
-    if result is None or space is None:
-        return False
-    tried = {record.plan for record in result.trials}
-    return all(space.plan(point.values) in tried for point in study.crossing.points)
+    space, tried = space_of(result.facts, result.history), {record.plan for record in result.trials}
+    return space is not None and all(space.plan(point.values) in tried for point in study.crossing.points)
 
 
-def has_room(study: ShapeStudy, result: SearchResult | None) -> bool:
+def has_room(study: ShapeStudy, result: SearchResult) -> bool:
     """Whether what was decided for a shape's study still holds: it was tried, or there are trials left for it."""
-    if study.crossing is None or result is None:
+    if study.crossing is None:
         return False
     left = study.crossing.trials - len(result.trials)
     return left > 0 or (left == 0 and has_tried(study, result))
@@ -352,6 +354,16 @@ def names_of_shapes(runs: Path) -> list[str]:
     return sorted(names)
 
 
+def is_in(record: ShapesRecord, storage: str | None) -> bool:
+    """Whether a study of several shapes is in a storage, by whatever URL; None for the folders of its studies."""
+    if not storage or not record.storage:
+        return not storage and not record.storage
+    if record.storage == shown(storage):
+        return True
+    names = snapshot_names(storage)
+    return any(each.study in names for each in record.studies)
+
+
 def stored_shapes(
     name: str, runs: Path, storage: str | None = None, read: Callable[[str], SearchResult] | None = None
 ) -> ShapesResult | None:
@@ -360,14 +372,14 @@ def stored_shapes(
     ``read`` returns the result of a shape's study that has begun; by default the stored one.
 
     Raises:
-        StudyError: it, or the study of one of its shapes, cannot be read, or it is in another storage.
+        StudyError: it, or the study of one of its shapes, cannot be read, or it is in a storage and none is given.
     """
     folder = runs / folder_name(name)
     if (record := read_record(folder)) is None or record.study != name:
         return None
     if record.storage and not storage:
         raise StudyError(f"study {name!r} is in the storage {record.storage}; give that with --storage")
-    if record.storage != shown(storage or ""):
+    if not is_in(record, storage):
         return None
     stored = snapshot_names(storage) if storage else ()
     read = read or partial(stored_result, runs=runs, storage=storage)

@@ -92,8 +92,8 @@ def earlier_studies(
         StudyError: it cannot be read.
     """
     types = _in_layers(layout)
-    named = _studies_of(request, [name for name in request.learn_from if name not in (AUTO, own)])
-    named = [name for name in named if name != own]
+    studies = _studies_of(request, [name for name in request.learn_from if name != AUTO])
+    named = [name for name in studies if name != own]
     found = []
     for name in named:
         result = _result(request, name)

@@ -612,10 +612,15 @@ class _Search:
         return layout
 
     def _queue(self, space: SearchSpace, strategy: Strategy) -> None:
-        """Queue the points to try first, as far as their plans are new."""
+        """Queue the points to try first, those asked for before others, as far as they are new and trials are left.
+
+        One that this call does not come to would be in the way of what a later call is asked for.
+        """
         known = {record.plan for record in self._study.records() if record.outcome}
-        points = (*queued_first(self._request, space, strategy), *self._request.points)
-        self._study.queue([point for point in points if space.plan(point.values) not in known])
+        points = (*self._request.points, *queued_first(self._request, space, strategy))
+        new = [point for point in points if space.plan(point.values) not in known]
+        left = self._request.max_trials - self._study.finished()
+        self._study.queue(new if math.isinf(left) else new[: int(left)])
 
     def _is_exhausted(self, space: SearchSpace) -> bool:
         # A probe's plan may be outside the space.

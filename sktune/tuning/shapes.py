@@ -35,6 +35,7 @@ from sktune.study.shapes import (
     best_single,
     fewest_plans,
     has_room,
+    is_in,
     read_record,
     stored_shapes,
     with_crossing,
@@ -120,7 +121,7 @@ def _search(request: Request, name: str, folder: Path, listener: ShapeListener, 
     has_taken = {shape for shape, known in begun.items() if known and (known.trials or known.facts.earlier)}
     trials = {shape: allotment.other if number else allotment.first for number, shape in enumerate(in_order(shapes))}
     ended = {shape: known for shape, known in begun.items() if known and loop.has_ended(known, trials[shape], request)}
-    is_decided = len(ended) == len(shapes) and all(map(has_room, record.studies, map(ended.get, shapes)))
+    is_decided = len(ended) == len(shapes) and all(has_room(each, ended[each.shape]) for each in record.studies)
     if is_decided:
         results = ended
     for number, shape in enumerate(() if is_decided else trials):
@@ -222,7 +223,7 @@ def _record(request: Request, name: str) -> ShapesRecord:
     shapes, stored = request.shapes or (), read_record(folder)
     if stored and stored.study != name:
         raise BadInputError(f"the folder of {name!r} has the study {stored.study!r}; name another one with --study")
-    if stored and stored.storage != shown(request.storage or ""):
+    if stored and not is_in(stored, request.storage):
         place = f"in the storage {stored.storage}" if stored.storage else f"in {request.runs}, without --storage"
         raise BadInputError(f"study {name!r} is {place}; give the same again, or name another one with --study")
     trials = request.trials or (stored.trials if stored else DEFAULT_TRIALS)

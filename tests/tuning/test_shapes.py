@@ -40,6 +40,22 @@ def searched(runs: Path, **options: Any) -> Any:
     return sktune.search_shapes("llama", **{**given, **options})
 
 
+class StoppedError(Exception):
+    """Ends a search as a kill would."""
+
+
+def stopped(runs: Path, event: str, study: str = "", number: int = 1, **options: Any) -> None:
+    """Search until an event comes for the ``number``-th time, of one shape's study or of any."""
+    seen = count(1)
+
+    def listen(each: dict[str, Any]) -> None:
+        if each["event"] == event and study in ("", each["study"]) and next(seen) == number:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        searched(runs, listener=listen, **options)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The answer of a search that was not disturbed."""
@@ -147,20 +163,8 @@ def test_the_page_is_also_in_chinese(whole: Any, tmp_path: Path) -> None:
 def test_a_search_that_was_stopped_goes_on(whole: Any, tmp_path: Path) -> None:
     """To the same trials and the same answer as one that was not, and the same command again runs nothing."""
 
-    class StoppedError(Exception):
-        """Ends the search as a kill would."""
-
-    for stop_at in (2, 3):
-        finished = 0
-
-        def listen(event: dict[str, Any], stop_at: int = stop_at) -> None:
-            nonlocal finished
-            finished += event["event"] == "trial_finished"
-            if finished == stop_at:
-                raise StoppedError
-
-        with pytest.raises(StoppedError):
-            searched(tmp_path / "runs", listener=listen)
+    for last in (2, 3):
+        stopped(tmp_path / "runs", "trial_finished", number=last)
     halves = searched(tmp_path / "runs")
     assert [[one.plan for one in result.trials] for result in halves.results] == [
         [one.plan for one in result.trials] for result in whole.results
@@ -245,15 +249,7 @@ def test_what_a_time_limit_cut_off_is_made_up_for(whole: Any, tmp_path: Path) ->
 def test_a_shape_that_was_stopped_before_its_first_trial_goes_on_in_another_order(tmp_path: Path) -> None:
     """It keeps what it learns from, whatever would be nearest now."""
 
-    class StoppedError(Exception):
-        """Ends the search as a kill would."""
-
-    def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "target_ready" and event["study"] == "s.batch-8":
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        searched(tmp_path / "runs", shapes="batch=1,8,64", listener=listen)
+    stopped(tmp_path / "runs", "target_ready", "s.batch-8", shapes="batch=1,8,64")
     shapes = [StepShape(1), StepShape(8), StepShape(64, weight=9.0)]
     answer = searched(tmp_path / "runs", shapes=shapes)
     assert answer.is_finished
@@ -293,20 +289,12 @@ def test_a_storage_may_be_a_new_file(tmp_path: Path) -> None:
 def test_a_study_is_shown_before_all_its_shapes_have_begun(tmp_path: Path) -> None:
     """Its answer is not made up, and a search that fails before a trial leaves its name free."""
 
-    class StoppedError(Exception):
-        """Ends the search as a kill would."""
-
-    def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "trial_finished":
-            raise StoppedError
-
     runs = tmp_path / "runs"
     assert "nope" in refusal("search", "--model", "nope", "--shapes", "batch=1,8", "--study", "s", "--runs", str(runs))
     with pytest.raises(SktuneError):
         searched(runs, shapes="batch=1,8,4", context=0)
     assert not (runs / "s").exists()
-    with pytest.raises(StoppedError):
-        searched(runs, listener=listen)
+    stopped(runs, "trial_finished")
     shown = succeeded("show", "s", "--runs", str(runs))
     assert "Not every shape has its final comparison yet (batch=1 has 1 trial, batch=8 has 0 trials)" in " ".join(
         shown.stdout.split()
@@ -361,43 +349,35 @@ def test_a_shape_at_which_no_plan_can_be_used(tmp_path: Path, monkeypatch: pytes
 def test_a_trial_that_was_left_behind_takes_no_decided_plans_place(tmp_path: Path) -> None:
     """A time limit or a kill may have cut it off; it comes first, and counts as one more."""
     runs = tmp_path / "runs"
-
-    class StoppedError(Exception):
-        """Ends the search as a kill would."""
-
-    def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "search_started" and event["study"] == "s.batch-1" and event["done"]:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        searched(runs, listener=listen)
+    stopped(runs, "search_started", "s.batch-1", number=2)
     left = optuna.load_study(study_name="s.batch-8", storage=f"sqlite:///{runs}/s.batch-8/study.db").ask()
     record = read_record(runs / "s")
     assert record is not None
     replace(record, studies=tuple(replace(each, crossing=None) for each in record.studies)).write(runs / "s")
     answer = searched(runs)
-    assert answer.is_finished
+    assert answer.is_finished and not answer.untried
+    cut = replace(answer, results=[answer.results[0], replace(answer.results[1], trials=answer.results[1].trials[:1])])
+    assert cut.untried == (StepShape(8),)
     assert left.number in {one.number for one in answer.results[1].trials}
     for each, result in zip(answer.record.studies, answer.results, strict=True):
         assert each.crossing is not None and has_tried(each, result)
         assert has_room(each, result) and each.crossing.trials == len(result.trials)
-        assert each.crossing.points and not has_tried(each, replace(result, trials=()))
+
+
+@pytest.mark.slow
+def test_starting_points_take_no_decided_plans_place(tmp_path: Path) -> None:
+    """Those that a shape's few trials do not come to are left out, also with a strategy that begins with them."""
+    answer = searched(tmp_path / "runs", strategy="tpe")
+    assert not answer.untried
+    assert sum(len(result.trials) for result in answer.results) <= 1.5 * 6
 
 
 @pytest.mark.slow
 def test_earlier_studies_are_checked_before_any_shape_runs(tmp_path: Path) -> None:
     """One that is named too late is refused; of one with several shapes those that have figures are taken."""
 
-    class StoppedError(Exception):
-        """Ends the search as a kill would."""
-
-    def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "target_ready" and event["study"] == "s.batch-8":
-            raise StoppedError
-
     runs = tmp_path / "runs"
-    with pytest.raises(StoppedError):
-        searched(runs, listener=listen)
+    stopped(runs, "target_ready", "s.batch-8")
     learned = sktune.search("llama", backend="sim", trials=1, study="l", runs=runs, learn_from=("s",))
     assert [study.name for study in learned.facts.earlier] == ["s.batch-1"]
     searched(runs)
@@ -440,7 +420,8 @@ def test_a_study_in_a_storage_is_not_begun_anew_without_it(tmp_path: Path) -> No
     with pytest.raises(BadInputError, match=r"study 's' is in the storage sqlite:.*give the same again"):
         searched(runs, trials=1)
     assert (answer.folder / "report.md").read_text() == report
-    assert sktune.load_shapes("s", runs, storage).single == answer.single
+    for url in (storage, f"sqlite:///{tmp_path}/./all.db"):
+        assert sktune.load_shapes("s", runs, url).single == answer.single
 
 
 @pytest.mark.slow
