@@ -21,6 +21,7 @@ from sktune.core.plan_file import PlanFile
 from sktune.program.sktune_program.inductor.marks import InductorScope, note_call
 from sktune.program.sktune_program.inductor.regions import MarkedGraph
 from sktune.program.sktune_program.marks import attach, fit_names
+from sktune.program.sktune_program.torch_private import allow_graphs
 from sktune.targets.marks import MarkedModel
 from sktune.targets.strict import StrictPlan
 
@@ -75,14 +76,25 @@ class ShapedPlans(MarkedModel):
             ShapedPlan(name, alone.to_plan(), entry.calls, alone.artifacts.calls if alone.artifacts else {}, delivered)
             for entry, (name, alone), delivered in zip(file.shapes, file.alone, code, strict=True)
         ]
+        if not strict:  # a step that belongs to several shapes is compiled to the code of one of them
+            self._plans = [replace(shaped, code=self._code_of(shaped)) for shaped in self._plans]
         self._single = len(self._plans)
         for number, shaped in enumerate([*self._plans, ShapedPlan("", file.to_plan(), {}, {}, {})]):
             self._attach(module, number, shaped)
         modules = dict(module.named_modules())
-        noted = fit_names(list(dict.fromkeys(name for shaped in self._plans for name in shaped.calls)), modules)
-        for name, path in noted.items():
-            self.watch(modules[path], self._noting(f"{self._label_of_all}{name}"))
+        units = [name for shaped in self._plans for scope in shaped.plan.scopes for name in (scope.first, scope.last)]
+        called = list(dict.fromkeys(name for shaped in self._plans for name in shaped.calls))
+        paths = fit_names(units or called, modules, called)
+        for name in called:
+            if name in paths:
+                self.watch(modules[paths[name]], self._noting(f"{self._label_of_all}{name}"))
+        allow_graphs(len(self._plans))
         _applied[self._number] = self
+
+    def _code_of(self, shaped: ShapedPlan) -> Mapping[str, ExpectedCode]:
+        """Return the code of a plan; none if a shape that a step does not tell from this one has other code."""
+        alike = [each for each in self._plans if (each.plan, each.calls) == (shaped.plan, shaped.calls)]
+        return shaped.code if all(each.code == shaped.code for each in alike) else {}
 
     def _attach(self, module: nn.Module, number: int, shaped: ShapedPlan) -> None:
         marks = attach(
@@ -111,7 +123,8 @@ class ShapedPlans(MarkedModel):
             if any(name in calls for name in shaped.calls)
             and all(calls[name] == call for name, call in shaped.calls.items() if name in calls)
         ]
-        if len({self._plans[number].plan for number in fitting}) == 1:
+        plans = [self._plans[number] for number in fitting]
+        if len({shaped.plan for shaped in plans}) == 1 and all(shaped.code == plans[0].code for shaped in plans):
             return fitting[0]
         names = [shaped.name for shaped in self._plans]
         problem = f"a step is compiled at a shape at which no plan was verified (verified: {', '.join(names)})"
@@ -120,11 +133,10 @@ class ShapedPlans(MarkedModel):
             problem = "a step is compiled for sizes that may change, and plans were verified for fixed ones"
             fix = "compile it with dynamic=False"
         elif fitting:
-            alike = " and ".join(names[number] for number in fitting)
-            problem, fix = (
-                f"the compiled step does not tell {alike} apart, and their plans differ",
-                "name one with shape=",
-            )
+            alike = " and ".join(shaped.name for shaped in plans)
+            differ = "plans" if len({shaped.plan for shaped in plans}) > 1 else "code of their plan"
+            problem = f"the compiled step does not tell {alike} apart, and the {differ} differs"
+            fix = "name one with shape="
         if self._strict:
             raise PlanError(f"{problem}; {fix}, or leave out strict")
         logger.warning("%s; the single plan for all shapes is used; %s", problem, fix)

@@ -11,6 +11,7 @@ from torch import nn
 
 import sktune
 from sktune.backends.inductor import backend
+from sktune.core.delivery import ExpectedCode
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import plan_values, read_plan_file, write_plan
@@ -170,6 +171,54 @@ def test_strict_plans_are_refused_where_a_shape_is_not_clear(model: Model, tmp_p
     with pytest.raises(PlanError, match=r"sizes that may change.*compile it with dynamic=False"):
         plans.chosen({"blocks.0": "float32[s0, 8]"})
     plans.detach()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_one_plan_whose_code_differs_by_shape(
+    model: Model, compiled: list[list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture, strict: bool
+) -> None:
+    """Where a step does not tell the shapes apart, neither code is called unverified; strict ones need a name."""
+    path = plan_file(tmp_path, model, {(1, 16): FIRST, (4, 16): FIRST})
+    path.write_text(path.read_text().replace("float32[4,", "float32[1,"))
+    codes = [{"blocks.0": ExpectedCode(digest, strict)} for digest in ("one", "another")]
+    plans = ShapedPlans(model, read_plan_file(path), codes, strict=strict)
+    if strict:
+        with pytest.raises(PlanError, match=r"apart, and the code of their plan differs; name one with shape="):
+            plans.chosen(read_plan_file(path).shapes[0].calls)
+    else:
+        run(model, (1, 16))
+        assert compiled == [["blocks.0"]] and "verified" not in caplog.text
+    plans.detach()
+
+
+def test_more_shapes_than_dynamo_keeps_graphs(model: Model, compiled: list[list[str]], tmp_path: Path) -> None:
+    """Each shape has one."""
+    batches = range(1, 12)
+    path = plan_file(tmp_path, model, {(batch, 16): Plan() for batch in batches}, Plan())
+    with torch._dynamo.config.patch(recompile_limit=8):
+        sktune.apply(model, path)
+        run(model, *((batch, 16) for batch in batches))
+    assert len(compiled) == len(batches)
+
+
+def test_a_part_of_the_model_gets_the_plans(model: Model, compiled: list[list[str]], tmp_path: Path) -> None:
+    """Of the units by which a shape is told, it may lack some."""
+    around = nn.Module()
+    around.model, around.head = model, nn.Linear(8, 8)  # the plan was made for this
+    plan = Plan((Scope("model.blocks.0", "model.blocks.1", EXACT),))
+    entries = [
+        {
+            "batch": batch,
+            "calls": {f"model.{name}": call for name, call in calls_at(model, batch, 16).items()}
+            | {"head": f"float32[{batch}, 8]"},
+            **plan_values(each, {}),
+        }
+        for batch, each in ((1, Plan()), (4, plan))
+    ]
+    (tmp_path / "best_plan.yaml").write_text(write_plan(Plan(), {}, shapes=entries))
+    sktune.apply(model, tmp_path / "best_plan.yaml")
+    run(model, (1, 16), (4, 16))
+    assert compiled == [[], ["model.blocks.0..model.blocks.1"]]
 
 
 def test_one_shape_can_be_named(model: Model, compiled: list[list[str]], tmp_path: Path) -> None:

@@ -152,8 +152,14 @@ def attach(module: nn.Module, scopes: Sequence[MarkedScope], make_scope: MakeSco
     return marked
 
 
-def fit_names(names: Sequence[str], modules: Mapping[str, nn.Module]) -> Mapping[str, str]:
-    """Return the path of the module that each name stands for: without a prefix of all of them, or with one more."""
+def fit_names(names: Sequence[str], modules: Mapping[str, nn.Module], others: Sequence[str] = ()) -> Mapping[str, str]:
+    """Return the path of the module that each name stands for: without a prefix of all of them, or with one more.
+
+    ``others`` are names that stand for modules of the same model; those that this one lacks are left out.
+
+    Raises:
+        PlanError: there is no such prefix, or there are several.
+    """
     if not names:
         return {}
     parts = names[0].split(".")
@@ -161,11 +167,12 @@ def fit_names(names: Sequence[str], modules: Mapping[str, nn.Module]) -> Mapping
         dropped = "".join(f"{part}." for part in parts[:count])
         paths = {name: name.removeprefix(dropped) for name in names}
         if all(path in modules for path in paths.values()):
-            return paths
+            inside = {name: name.removeprefix(dropped) for name in others if name.startswith(dropped)}
+            return {name: path for name, path in inside.items() if path in modules} | paths
     added = [path.removesuffix(names[0]) for path in modules if path.endswith("." + names[0])]
     fitting = [prefix for prefix in added if all(prefix + name in modules for name in names)]
     if len(fitting) == 1:
-        return {name: fitting[0] + name for name in names}
+        return {name: fitting[0] + name for name in (*others, *names) if fitting[0] + name in modules}
     if fitting:
         places = " and ".join(repr(prefix.removesuffix(".")) for prefix in fitting[:3])
         raise PlanError(f"the plan fits this model in {len(fitting)} places, below {places}; apply it to one of them")

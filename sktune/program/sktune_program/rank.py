@@ -13,9 +13,8 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,14 +29,17 @@ from .module_times import StepTimes, time_modules
 from .module_tree import describe, find_tree
 from .plan_file import read_plan_file
 from .reporter import Reporter
-from .task import VERIFIED_STEPS, RankTask, is_baselines_turn
+from .task import VERIFIED_STEPS, DecodeCall, RankTask, is_baselines_turn
 from .tensors import as_one, digest_of, digests_of, outputs_of, signature_of, state_of
+from .torch_private import allow_graphs
 
 logger = logging.getLogger(__name__)
 
 TRACED_CALL, TIMED_CALLS = 2, (3, 6)
 """While inspecting, by the number of each function's call, from 1; the first call may set things up."""
 STEPS_PER_LINE = 16
+MAX_OTHERS = 4
+"""Signatures that are listed if the decode step's never comes."""
 
 Function = Callable[..., Any]
 
@@ -65,7 +67,7 @@ class GatedScope:
 
 
 class MarkedStep:
-    """Stands in for a compiled function: runs its decode calls with the plan's scopes, and digests and times them.
+    """Stands in for a compiled function: runs each call with the plan's scopes, and digests and times it.
 
     Args:
         compiled: the compiled function.
@@ -75,29 +77,32 @@ class MarkedStep:
         task: the scopes, what to compare, and when to alternate.
         make_scope: makes a scope of the backend.
         reporter: receives the events; if it is not active, nothing is digested or timed.
-        attached: called once the scopes are attached, at the first decode call.
+        called: called before the first call.
     """
 
     def __init__(
         self, compiled: Function, baseline: Function | None, tree: nn.Module, function: Function, task: RankTask,
-        make_scope: MakeScope, reporter: Reporter, attached: Callable[[], None] = lambda: None,
+        make_scope: MakeScope, reporter: Reporter, called: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._compiled, self._baseline, self._tree, self._function = compiled, baseline, tree, function
-        self._task, self._signature = task, task.decode.signature if task.decode else ""
-        self._make_scope, self._reporter, self._attached = make_scope, reporter, attached
+        self._task = task
+        self._make_scope, self._reporter, self._called = make_scope, reporter, called
         self._watched: list[tuple[weakref.ref[Any], str]] = []
         self._gate = Gate()
         self._marks: MarkedModel | None = None
-        self._now_s: Callable[[], float] | None = None
+        self._was_called = False
+        self._now_s: Callable[[], float] = time.perf_counter
         self._steps = 0
         self._seconds: list[float] = []
         self._turns: list[bool] = []
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program's call."""
-        if self._signature and signature_of((arguments, keywords)) != self._signature:
-            return self._compiled(*arguments, **keywords)
-        now_s = self._prepared()
+        self.prepare()
+        if not self._was_called:
+            self._was_called = True
+            self._called()
+        now_s = self._now_s
         if not self._reporter.is_active:  # in production nothing waits for the device
             return self._run(self._compiled, arguments, keywords)
         turns = self._task.turns
@@ -132,8 +137,13 @@ class MarkedStep:
         finally:
             self._gate.is_open = False
 
-    def _prepared(self) -> Callable[[], float]:
-        if self._now_s is None:
+    def prepare(self) -> None:
+        """Put the scopes on the tree; they do nothing until a call. Calling it again changes nothing.
+
+        This must precede the first call of the tree, also without scopes: Dynamo has no guards on hooks that come
+        later, and would run a graph of other sizes that was captured without them.
+        """
+        if self._marks is None:
             try:
                 self._marks = attach(
                     self._tree,
@@ -143,10 +153,8 @@ class MarkedStep:
             except SktuneError as failure:
                 self._fail("mark", failure)
                 raise
-            self._attached()
             self._now_s = clock_of(self._tree.parameters())
             atexit.register(self._flush)
-        return self._now_s
 
     def _compare(self, output: Any, arguments: Any) -> None:
         """Report digests of the step's outputs, and of the state after ``VERIFIED_STEPS`` and the last compared one.
@@ -183,19 +191,28 @@ class MarkedStep:
 
 
 class StepByShape:
-    """Stands in for a compiled function: runs each call with the plan of its shape, and other calls without any.
+    """Stands in for a compiled function: runs each call with the plan of its shape, others as the program does.
 
     Args:
         steps: for each shape, by the signature of its call.
-        compiled: the compiled function without scopes.
+        compiled: the function as the program compiles it.
+
+    Attributes:
+        others: the signatures of other calls, at most ``MAX_OTHERS``.
     """
 
     def __init__(self, steps: Mapping[str, MarkedStep], compiled: Function) -> None:
         self._steps, self._compiled = steps, compiled
+        self.others: dict[str, None] = {}
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program's call."""
-        step = self._steps.get(signature_of((arguments, keywords)), self._compiled)
+        for each in self._steps.values():
+            each.prepare()
+        signature = signature_of((arguments, keywords))
+        step = self._steps.get(signature, self._compiled)
+        if step is self._compiled and len(self.others) < MAX_OTHERS:
+            self.others[signature] = None
         return step(*arguments, **keywords)
 
 
@@ -256,6 +273,10 @@ class Rank:
         self._compile, self._tasks, self._reporter, self._plan = compile_, tasks, reporter, plan
         self._task = tasks[0]
         self._names: dict[str, int] = {}
+        self._others: dict[str, Iterable[str]] = {}  # functions with the plan's units, and calls that have no plan
+        self._is_in_force = False
+        if plan:
+            atexit.register(self._warn_if_unused)
 
     def compile(self, model: Any = None, **keywords: Any) -> Any:
         """Replacement for ``torch.compile``."""
@@ -275,17 +296,22 @@ class Rank:
             original = model.__call__ if isinstance(model, nn.Module) else model
             return self._in_place_of(model, keywords, InspectedStep(original, tree, name, self._reporter))
         if not self._is_decode(name, tree):
+            if self._task.scopes and not _misfit(tree, self._task):
+                self._others[name] = ()
             return self._compile(model, **keywords)
-        if len(self._tasks) == 1:
+        if self._task.decode is None or not self._task.decode.signature:
             prepared, compiled, step = self._marked(model, tree, keywords, self._task)
             return self._in_place_of(model, prepared, step, compiled)
         without = self._compile(model, **keywords)
         steps = {
-            task.decode.signature: self._marked(model, tree, keywords, replace(task, decode=None))[2]
+            task.decode.signature: self._marked(model, tree, keywords, task)[2]
             for task in self._tasks
             if task.decode is not None and task.decode.function == name
         }
-        return self._in_place_of(model, keywords, StepByShape(steps, _function_of(without)), without)
+        allow_graphs(len(steps))
+        by_shape = StepByShape(steps, _function_of(without))
+        self._others[name] = by_shape.others
+        return self._in_place_of(model, keywords, by_shape, without)
 
     def _marked(
         self, model: Any, tree: nn.Module, keywords: Mapping[str, Any], task: RankTask
@@ -321,24 +347,42 @@ class Rank:
 
     def _announce(self, scopes: int) -> None:
         """Say once in a process, in production, that the plan is in force; of several plans, of each."""
+        self._is_in_force = True
         of_shape = "" if len(self._tasks) == 1 else " of one of its shapes"
         counted = f"{scopes} scope{'' if scopes == 1 else 's'}"
-        line = f"sktune: {self._plan} is in force: {counted} on the decode step{of_shape}\n"
+        self._say(f"is in force: {counted} on the decode step{of_shape}")
+
+    def _warn_if_unused(self) -> None:
+        """Say at the end that the decode step of the plan never came, where another call might have been meant."""
+        if self._is_in_force or not self._others:
+            return
+        wanted = dict.fromkeys(str(task.decode) for task in self._tasks if task.decode is not None)
+        made = [str(DecodeCall(name, call)) for name, calls in self._others.items() for call in (*calls,) or ("",)]
+        self._say(
+            f"was never in force: it is for {' or '.join(wanted)}, and this program compiled {', '.join(made)}; "
+            "search again with the program as it is now"
+        )
+
+    def _say(self, what: str) -> None:
         if self._plan and sys.stderr:  # a process may have none, or have closed it
             with suppress(OSError, ValueError):
-                sys.stderr.write(line)
-        if len(self._tasks) == 1:
-            self._plan = ""
+                sys.stderr.write(f"sktune: {self._plan} {what}\n")
 
     def _is_decode(self, name: str, tree: nn.Module) -> bool:
         if self._task.decode is not None:
             return any(task.decode is not None and name == task.decode.function for task in self._tasks)
-        try:
-            attach(tree, self._task.scopes, lambda label, options: GatedScope(None, Gate())).detach()  # type: ignore[arg-type]
-        except PlanError as failure:  # it may belong to another model, such as a draft model
-            logger.warning("%s runs without scopes, as the plan does not fit it: %s", name, failure)
-            return False
-        return True
+        if problem := _misfit(tree, self._task):  # it may belong to another model, such as a draft model
+            logger.warning("%s runs without scopes, as the plan does not fit it: %s", name, problem)
+        return not problem
+
+
+def _misfit(tree: nn.Module, task: RankTask) -> str:
+    """Return why a tree cannot have the plan's scopes; empty if it can."""
+    try:
+        attach(tree, task.scopes, lambda label, options: GatedScope(None, Gate())).detach()  # type: ignore[arg-type]
+    except PlanError as failure:
+        return str(failure)
+    return ""
 
 
 def _function_of(compiled: Any) -> Function:

@@ -36,6 +36,9 @@ class DecodeCall:
     function: str
     signature: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.function}({self.signature})" if self.signature else self.function
+
 
 @dataclass(frozen=True)
 class RankTask:

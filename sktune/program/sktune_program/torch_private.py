@@ -131,6 +131,9 @@ MACHINERY = ("torch._dynamo.", "torch._inductor.", "torch._functorch.", "torch.f
 DEVICE_FUNCTIONS = ("_lazy_init", "_is_in_bad_fork")
 """What torch calls in the module of a device, such as ``torch.cuda``, and so in a stand-in for one (``ALL``)."""
 
+DYNAMO_GRAPHS = 8
+"""The default of ``torch._dynamo.config.recompile_limit`` (``ALL``)."""
+
 
 def __getattr__(name: str) -> Any:
     """Return what has one of the names above, so that it can be imported from here."""
@@ -162,6 +165,12 @@ def own_tracing() -> Any:
     """Return a context in which Inductor compiles a graph apart from the capture that is going on."""
     mode = resolve("FakeTensorMode")(shape_env=resolve("ShapeEnv")())
     return resolve("tracing")(resolve("TracingContext")(mode))
+
+
+def allow_graphs(more: int) -> None:
+    """Let Dynamo keep ``more`` graphs of a function than it does by default, one for each shape (``ALL``)."""
+    settings: Any = importlib.import_module("torch._dynamo.config")
+    settings.cache_size_limit = max(settings.cache_size_limit, DYNAMO_GRAPHS + more)  # an alias of recompile_limit
 
 
 def storage_id(tensor: Any) -> int:
