@@ -17,7 +17,7 @@ import math
 import multiprocessing
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
@@ -97,6 +97,18 @@ def findings(name: str, seed: int) -> EarlierStudy:
     return learned.findings(name)
 
 
+def informed(pair: str, seed: int, found: Callable[[str], EarlierStudy]) -> Landscape:
+    """Return the target of a pair, ``SOURCE[+SOURCE]:TARGET``, with what was found on its sources."""
+    sources, _, name = pair.partition(":")
+    landscape = copy.copy(landscape_source(name)(seed))
+    earlier = []
+    for source in sources.replace("same", name).split("+"):
+        base = source.removesuffix("~permuted")
+        earlier.append(found(base) if base == source else permuted(found(base), seed))
+    landscape.space = replace(landscape.space, earlier=tuple(earlier))  # type: ignore[misc]
+    return landscape
+
+
 def trials_to_target(landscape: Landscape, trials: int, seed: int) -> float:
     """Return the first trial whose incumbent reaches ``TARGET`` of the gain; infinite if none does."""
     gains = replay(landscape, PARTITION, trials, seed, enough=TARGET).gains
@@ -110,14 +122,8 @@ def compared(pairs: Sequence[str], trials: int, seed: int) -> list[tuple[float, 
     alone = cache(lambda name: trials_to_target(landscape_source(name)(seed), trials, seed))
     results: list[tuple[float, float]] = []
     for pair in pairs:
-        sources, _, name = pair.partition(":")
-        informed = copy.copy(landscape_source(name)(seed))
-        earlier = []
-        for source in sources.replace("same", name).split("+"):
-            base = source.removesuffix("~permuted")
-            earlier.append(found(base) if base == source else permuted(found(base), seed))
-        informed.space = replace(informed.space, earlier=tuple(earlier))  # type: ignore[misc]
-        results.append((alone(name), trials_to_target(informed, trials, seed)))
+        with_source = trials_to_target(informed(pair, seed, found), trials, seed)
+        results.append((alone(pair.partition(":")[2]), with_source))
     return results
 
 

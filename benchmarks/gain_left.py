@@ -3,7 +3,8 @@
     python -m benchmarks.gain_left --landscape llama-float32 --landscape test-devices --seeds 100 --jobs 2
 
 After some numbers of trials, the bound is compared with what the best plan of the space truly saves beyond the plan
-that the search would name then. Landscapes are those of benchmarks/search.py.
+that the search would name then. Landscapes are those of benchmarks/search.py, or SOURCE:TARGET, as in benchmarks/earlier.py:
+each search learns from one on the source.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from optuna.distributions import BaseDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from benchmarks.earlier import findings, informed
 from benchmarks.landscape import replay
 from benchmarks.search import landscape_source
 from sktune.backends.this_machine import device_name
@@ -53,7 +55,8 @@ class Watched(PartitionSampler):
 def bounds(name: str, at: Sequence[int], seed: int) -> list[tuple[float, float, float]]:
     """Return the bound, the expectation and the truth after each number of trials, as shares of the baseline."""
     torch.set_num_threads(1)
-    landscape = landscape_source(name)(seed)
+    learns = ":" in name
+    landscape = informed(name, seed, partial(findings, seed=seed)) if learns else landscape_source(name)(seed)
     watched = Watched(at, landscape.space, seed)
     run = replay(landscape, replace(PARTITION, factory=lambda *_: watched), max(at), seed)
     watched.note(run.trials)

@@ -112,6 +112,10 @@ class OutOfMemoryDuringTrialError(Exception):
         self.blamed = blamed
 
 
+class NothingTriedError(BadInputError):
+    """The time budget was spent before a plan was tried."""
+
+
 class OutOfTimeError(Exception):
     """The time budget ran out in the middle of something, which says nothing about the plan."""
 

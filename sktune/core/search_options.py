@@ -213,8 +213,8 @@ class SearchOptions:
     ] = None  # fmt: skip
     until: Annotated[
         float | None,
-        Opt("Stop when with 95% probability no plan saves more than this share of the step beyond the best: 1%.",
-            Group.SEARCH, parse=parse_share),
+        Opt("Stop when with 95% probability no plan saves more than this share of the step, or than the noise floor, "
+            "beyond the best: 1%.", Group.SEARCH, parse=parse_share),
     ] = None  # fmt: skip
     until_converged: Annotated[bool, Opt("The same as --until 0.5%.", Group.SEARCH)] = False
     strategy: Annotated[
@@ -230,7 +230,7 @@ class SearchOptions:
     ] = False  # fmt: skip
     learn_from: Annotated[
         tuple[str, ...],
-        Opt("A study whose findings are a prior here, or auto for all that share units; repeatable.",
+        Opt("A study whose findings are a prior here, or auto for up to four that share units; repeatable.",
             Group.SEARCH),
     ] = ()  # fmt: skip
     proxy_layers: Annotated[

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sktune.core.codec import decoded
 from sktune.core.earlier import EarlierStudy, FailedScope
 from sktune.core.fused_scopes import FusedScope, SeenTypes
-from sktune.core.outcome import Outcome
+from sktune.core.outcome import Outcome, Speedup
 from sktune.core.plan import Option, Options, Plan, Ranges
 from sktune.core.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
 from sktune.learning.attributes import OUTCOME, PROBE, REPEAT
@@ -324,7 +324,7 @@ class Learned:
         self._observe(observation)
         if is_probe or observation.saving is None or (is_repeat and before is None):
             return
-        noise_sd = _stated_noise(outcome)
+        noise_sd = stated_noise(outcome.speedup if outcome else None)
         complete = CompletePlan(observation.saving, noise_sd, plan, dict(trial.params))
         complete = before.measured_again(observation.saving, noise_sd) if before else complete
         insort(self.ranked, complete, key=lambda item: -item.saving)
@@ -396,7 +396,7 @@ class Learned:
             self._reference_ms = self._reference_ms or latency_ms
             return Observation(plan, 1 - latency_ms / self._reference_ms, MIN_NOISE)
         speedup = outcome.speedup
-        noise = max(MIN_NOISE, _stated_noise(outcome))
+        noise = max(MIN_NOISE, stated_noise(outcome.speedup if outcome else None))
         scopes = scope_savings(self.catalogue, plan, outcome, speedup.baseline_ms)
         return Observation(plan, 1 - 1 / speedup.ratio, noise, scopes)
 
@@ -411,12 +411,12 @@ def own_effects(step_noise: float, plans: Sequence[CompletePlan]) -> tuple[Vecto
     return share, variance * (1 - share)
 
 
-def _stated_noise(outcome: Outcome | None) -> float:
-    """Return the standard deviation of a trial's saving, from its interval; ``MIN_NOISE`` without one."""
-    if outcome is None or outcome.speedup is None:
+def stated_noise(speedup: Speedup | None) -> float:
+    """Return the standard deviation of a measured saving, from its interval; ``MIN_NOISE`` without one."""
+    if speedup is None:
         return MIN_NOISE
-    low, high = outcome.speedup.bounds
-    return (high - low) / 3.92 / outcome.speedup.ratio / outcome.speedup.ratio
+    low, high = speedup.bounds
+    return (high - low) / 3.92 / speedup.ratio / speedup.ratio
 
 
 def _combinations(space: SearchSpace) -> list[Combination]:

@@ -1,5 +1,6 @@
 """Reports of studies of several shapes: the table of shapes, ``report.md`` and the plan file with a plan for each."""
 
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from sktune.reports.figure import Table
 from sktune.reports.markup import element, joined
 from sktune.reports.plan_names import ENGLISH, distinct_names
 from sktune.reports.plan_output import layers_of, scope_flavour
+from sktune.reports.study import UNKNOWN_GAIN
 from sktune.reports.texts import TEXTS
 from sktune.study.facts import DeliveryRecord
 from sktune.study.result import BEST_PLAN, SearchResult
@@ -44,12 +46,13 @@ def rows_of(answer: ShapesResult) -> list[ShapeRow]:
                 baseline_ms=baseline_ms,
                 best_ms=answer.best_ms[number],
                 speedup=baseline_ms / answer.best_ms[number],
-                ci95=result.ci95,
+                ci95=None if shape in answer.unverified else result.ci95,
                 single_ms=answer.latencies_ms[answer.single][number],
                 single_regret=answer.regrets(answer.single)[number],
                 plan=plans.index(chosen),
                 plan_ms=answer.latencies_ms[chosen][number],
                 plan_regret=answer.regrets(chosen)[number],
+                gain_left=result.gain_left,
             )
         )
     return rows
@@ -96,9 +99,18 @@ def answer_lines(answer: ShapesResult, say: Sentences = ENGLISH) -> list[str]:
         )
         return [say("shapes.unfinished", done=done)]
     names = names_of(answer, say)
-    exceptions = {"shapes.failed": answer.without_plan, "shapes.untried": answer.untried}
+    exceptions = {
+        "shapes.failed": answer.without_plan,
+        "shapes.untried": answer.untried,
+        "shapes.unverified": answer.unverified,
+    }
+    shares = ", ".join(
+        say("shapes.share", shape=shape.name, share=_share_left(result, say))
+        for shape, result in zip(answer.shapes, answer.results, strict=True)
+    )
     kept = [
         *(say(key, shapes=", ".join(shape.name for shape in shapes)) for key, shapes in exceptions.items() if shapes),
+        say("shapes.left", shares=shares),
         say("shapes.simulated" if answer.is_simulated else "shapes.bits"),
     ]
     if len(answer.shapes) == 1:
@@ -126,6 +138,11 @@ def answer_lines(answer: ShapesResult, say: Sentences = ENGLISH) -> list[str]:
             at = ", ".join(answer.shapes[shape].name for shape in each.shapes)
             lines.append(say("shapes.plan_at", letter=letter(number), plan=names[each.plan], shapes=at))
     return [*lines, *kept]
+
+
+def _share_left(result: SearchResult, say: Sentences) -> str:
+    left = math.inf if result.gain_left is None else result.gain_left
+    return say("shapes.unknown") if left > UNKNOWN_GAIN else f"{left:.1%}"
 
 
 def finished_event(answer: ShapesResult) -> ShapesFinished:

@@ -27,12 +27,13 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.special import ndtri
 
 from sktune.core.codec import encoded
+from sktune.core.outcome import Speedup
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OUT, SearchSpace, StartingPoint
 from sktune.learning.attributes import ORIGIN, PROBE, REPEAT, amended
 from sktune.learning.best_partition import Partitioner, Solution
 from sktune.learning.evidence import Vector
-from sktune.learning.history import Belief, Combination, CompletePlan, Learned, Point, own_effects
+from sktune.learning.history import Belief, Combination, CompletePlan, Learned, Point, own_effects, stated_noise
 from sktune.learning.savings import Described, Posterior, Singles
 from sktune.learning.threads import one_blas_thread
 from sktune.samplers.probes import Prober
@@ -371,30 +372,39 @@ class PartitionSampler(BaseSampler):
         return Outlook(left, new)
 
     @one_blas_thread()
-    def gain_left(self, trials: Sequence[FrozenTrial], answer: Plan | None = None) -> float:
+    def gain_left(
+        self, trials: Sequence[FrozenTrial], answer: Plan | None = None, compared: Speedup | None = None
+    ) -> float:
         """Return the share of the baseline step that, with 95% probability, no plan saves more of beyond ``answer``.
 
         To what the model explains comes what it does not: each plan's own effect, whose spread is the model's misfit.
         That of the answer is known from its measurements; of the many plans that may be the best, one has a lucky one.
 
+        Earlier studies are left out: how certain they were is not known here, and what they say of plans that nobody
+        has measured here has been wrong. The bound follows from the trials alone, whatever this sampler has proposed.
+
         Args:
             trials: of the study.
             answer: the plan that is named; None for the one that is expected to save most.
+            compared: its speedup in the final comparison, which counts where it is less than in trials.
 
         Returns infinity before anything was measured.
         """
-        self._read(trials)
-        learned = self._learned
+        learned = Learned(replace(self._space, earlier=()))
+        learned.read_once(trials)
         expected = learned.expected_savings()
         if not expected:
             return math.inf
         named = max(expected, key=lambda plan: expected[plan]) if answer is None else answer
-        beliefs = learned.beliefs()
+        beliefs, partitioner = learned.beliefs(), Partitioner(self._space, learned.catalogue)
         complete = next((complete for complete in learned.ranked if complete.plan == named), None)
+        if complete and compared:
+            again = complete.measured_again(1 - 1 / compared.ratio, stated_noise(compared))
+            complete = min(complete, again, key=lambda each: each.saving)
         rng = np.random.default_rng(self._seed)
         left: list[float] = []
         while len(left) < BOUND_DRAWS:
-            draws = Draws(learned, self._partitioner, beliefs, rng)
+            draws = Draws(learned, partitioner, beliefs, rng)
             count = len(draws.effects) - len(beliefs)
             saved, lucky = np.zeros(count), np.zeros(count)
             at = 0

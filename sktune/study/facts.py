@@ -71,7 +71,7 @@ class StudyFacts:
         seconds: total time of the study's searches.
         exhausted: whether every plan of the space was tried.
         reached: trials after which a search stopped as its bound on what is left was within the share that was asked
-            for, and that share; None if none did.
+            for, or the noise floor, and that share; None if none did.
         gain_left: with 95% probability no plan saves more than this beyond the answer, as a share of the baseline.
         earlier: studies that this one learns from, as they were when it began.
         calls: types and shapes with which the decode step calls the first unit of each type, by name; of a program

@@ -160,6 +160,16 @@ class ShapesResult:
         return tuple(shape for shape, result in zip(self.shapes, self.results, strict=True) if result.has_failed)
 
     @property
+    def unverified(self) -> tuple[StepShape, ...]:
+        """The shapes whose own answer has bits that were compared in its trial alone, and is not named for that."""
+        return tuple(
+            shape
+            for number, (shape, result) in enumerate(zip(self.shapes, self.results, strict=True))
+            if result.winner
+            and math.isinf(self.latencies_ms.get(result.winner.plan, [math.inf] * (number + 1))[number])
+        )
+
+    @property
     def is_simulated(self) -> bool:
         """Whether the figures come from a model of the device."""
         return any(result.is_simulated for result in self.results)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from sktune.core.earlier import EarlierStudy
 from sktune.core.errors import BadInputError, SktuneError, nearest
@@ -36,14 +37,18 @@ def check_names(request: Request, own: str, taken: Sequence[EarlierStudy] = ()) 
     """
     took = [study.name for study in taken]
     names = [name for name in request.learn_from if name not in (AUTO, *took)]
-    names = [name for name in names if not any(one.startswith(f"{name}.") for one in took)]  # those of its shapes
+    stored = names_before_search(request.runs, request.storage) if names else []
+    # Those of its shapes, if the name is no study's: their own study may be gone.
+    names = [name for name in names if name in stored or not any(one.startswith(f"{name}.") for one in took)]
     if names and taken:
         raise BadInputError(
             f"--learn-from {names[0]}: study {own!r} learns from {', '.join(took)}, and from "
             "nothing else; leave it out, or begin a new study with --study"
         )
-    known = [name for name in names_before_search(request.runs, request.storage) if name != own] if names else []
+    known = [name for name in stored if name != own]
     for name in _studies_of(request, names):
+        if name == own and name not in names:
+            continue  # one of the shapes of a study that is named
         if name not in known:
             if name != own and not request.storage and (request.runs / folder_name(name) / DATABASE).exists():
                 _result(request, name)  # which says why it cannot be read
@@ -108,7 +113,7 @@ def earlier_studies(
         names = [name for name in names_before_search(request.runs, request.storage) if name not in (own, *named)]
         related = list(_related(request, names, types, is_simulated=is_simulated))
         related.sort(key=lambda result: (_shared(result, types), len(result.trials)), reverse=True)
-        found += [study for study in map(_findings, related[:MAX_STUDIES]) if study]
+        found += islice(filter(None, map(_findings, related)), MAX_STUDIES)
     return tuple(found)
 
 

@@ -21,6 +21,7 @@ from sktune.core.errors import (
     BackendError,
     BadInputError,
     InterruptedSearchError,
+    NothingTriedError,
     OutOfTimeError,
     SktuneError,
     StudyHeldError,
@@ -348,7 +349,7 @@ class _Search:
         self._budget = budget
         self._floor_tried_at: int | None = None
         self._looked_at: int | None = None
-        self._told = False
+        self._told = self._has_reached = False
 
     def run(
         self, name: str, study: TuningStudy | None, site: Site, factory: RunnerFactory, strategy: Strategy
@@ -405,7 +406,7 @@ class _Search:
             self._search(engine, strategy, stop, cores)
         except OutOfTimeError as failure:
             if not self._study.finished():
-                raise BadInputError(
+                raise NothingTriedError(
                     f"--time-budget: no plan was tried in its {self._budget.seconds:g} s here; give more time"
                 ) from failure
             self._study.remember(uncompared=True)
@@ -514,6 +515,8 @@ class _Search:
                 continue
             coordinator.begin(space, strategy)
         coordinator.finish()
+        if self._has_reached:  # those that were running count, too: the same command is answered by all
+            self._study.remember(reached=(self._study.finished(), self._request.enough))
 
     def _wants_another(
         self, coordinator: Coordinator, trials: Trials, space: SearchSpace, strategy: Strategy, stop: Stop
@@ -553,15 +556,14 @@ class _Search:
         threshold = max(enough or CONVERGED_GAIN, noise_floor)
         predictor, trials = self._predictor(space, strategy), self._study.trials()
         expected = predictor.outlook(trials).expected_gain_left
-        # The bound takes longer, and is never lower.
+        # The bound takes longer, and is lower only where earlier studies make the expectation too high.
         if expected >= threshold or (left := predictor.gain_left(trials)) >= threshold:
             return False
         self._told = True
         self._emit(Converged(trials=finished, expected_gain_left=expected, gain_left=left, threshold=threshold,
                              stops=enough is not None))  # fmt: skip
-        if enough:
-            self._study.remember(reached=(finished, enough))
-        return enough is not None
+        self._has_reached = enough is not None
+        return self._has_reached
 
     def _predictor(self, space: SearchSpace, strategy: Strategy) -> PartitionSampler:
         """Return the sampler that has learned from the trials; a new one if the strategy knows nothing of savings."""
@@ -573,13 +575,12 @@ class _Search:
         """Store the bound on what any plan saves beyond the answer, compared or not."""
         if not self._study.finished():
             return
-        result, space = result_of(self._study, self._folder), self._study.space()
-        predictor = self._predictor(space, strategy)
-        if not all(verified.is_identical for verified in result.facts.verifications.values()):
-            predictor = PartitionSampler(space, self._request.seed)  # the other one learned that they all work
+        result = result_of(self._study, self._folder)
         number = result.winner.number if result.winner else None
         answer = next((record.plan for record in result.trials if record.number == number), Plan())
-        left = predictor.gain_left(self._study.trials(), answer)
+        compared = result.winner.speedup if result.winner else None
+        predictor = self._predictor(self._study.space(), strategy)
+        left = predictor.gain_left(self._study.trials(), answer, compared)
         self._study.remember(gain_left=left if math.isfinite(left) else None)
 
     def _floor_is_due(self, finished: int) -> bool:

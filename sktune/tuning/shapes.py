@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sktune.core.errors import BackendError, BadInputError, SktuneError, StudyError
+from sktune.core.errors import BackendError, BadInputError, NothingTriedError, SktuneError, StudyError
 from sktune.core.events.base import Event
 from sktune.core.plan import Plan
 from sktune.core.shapes import StepShape, fields_of_shape
@@ -129,15 +129,17 @@ def _search(request: Request, name: str, folder: Path, listener: ShapeListener, 
         names = tuple(results[other].study for other in sources[:MAX_SOURCES]) if learns else ()
         if shape in has_taken:  # what it learns from, and others may learn from it
             names = ()
-        results[shape] = run(
-            replace(
-                requests[shape],
-                trials=trials[shape],
-                learn_from=(*request.learn_from, *names),
-                time_budget_s=_time(request, FIRST_TIME + OTHERS_TIME * number / max(1, len(shapes) - 1)),
-                compares=len(shapes) == 1,
-            )
+        wanted = replace(
+            requests[shape],
+            trials=trials[shape],
+            learn_from=(*request.learn_from, *names),
+            time_budget_s=_time(request, FIRST_TIME + OTHERS_TIME * number / max(1, len(shapes) - 1)),
+            compares=len(shapes) == 1,
         )
+        try:
+            results[shape] = run(wanted)
+        except NothingTriedError:  # its part of the time was too short to load the model
+            results[shape] = run(replace(wanted, trials=1, time_budget_s=request.time_budget_s))
     if len(shapes) > 1 and not is_decided:
         for shape, crossing in _crossings(results, record, allotment.crossings, request.seed).items():
             record = with_crossing(record, requests[shape].study or "", crossing)

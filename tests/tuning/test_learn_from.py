@@ -79,6 +79,8 @@ def test_no_study_counts_twice(tmp_path: Path) -> None:
     assert not searched(tmp_path, study="first", trials=3, learn_from=("auto",)).facts.earlier
     gone = Request("llama", runs=tmp_path, learn_from=("gone",))  # a study of several shapes
     check_names(gone, "own", (EarlierStudy("gone.batch-1", 1, 1),))
+    with pytest.raises(BadInputError, match=r"learns from first\.2, and from nothing else"):  # no shape of 'first'
+        check_names(Request("llama", runs=tmp_path, learn_from=("first",)), "own", (EarlierStudy("first.2", 1, 1),))
 
 
 def test_a_study_without_a_figure_is_not_called_unrelated(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file
 from sktune.core.shapes import StepShape, parse_shapes
+from sktune.reports.shapes import answer_lines, rows_of
 from sktune.reports.texts import TEXTS
 from sktune.study.claims import locked
 from sktune.study.shapes import has_compared, has_room, has_tried, read_record
@@ -127,6 +128,7 @@ def test_one_answer_for_all_shapes(whole: Any) -> None:
     assert len(linked) == 2
     assert all(path.exists() for path in linked)
     assert "for all 2 shapes" in str(whole)
+    assert all(f"{shape.name} " in str(whole).partition("beyond the best one there: ")[2] for shape in whole.shapes)
     runs = whole.folder.parent
     assert str(sktune.load_shapes("s", runs)) == str(whole)
     shown = succeeded("show", "s", "--runs", str(runs), "--json")
@@ -389,6 +391,28 @@ def test_earlier_studies_are_checked_before_any_shape_runs(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_a_part_of_the_time_that_is_too_short_for_a_trial_is_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command would come to the same end again: each shape gets a trial first, if there is time at all."""
+    monkeypatch.setattr("sktune.tuning.shapes.FIRST_TIME", 1e-6)
+    monkeypatch.setattr("sktune.tuning.shapes.OTHERS_TIME", 1e-6)
+    answer = searched(tmp_path / "runs", time_budget=120.0)
+    assert all(result.trials for result in answer.results)
+
+
+def test_a_winner_without_time_to_be_verified_is_told(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not named, and its interval stands beside no other plan."""
+    monkeypatch.setattr("sktune.study.shapes._is_verified", lambda result, number: False)
+    answer = replace(whole)
+    assert answer.unverified == answer.shapes and answer.single.is_baseline
+    assert [row.ci95 for row in rows_of(answer)] == [None, None]
+    assert any("At batch=1, batch=8 there was no time to verify" in line for line in answer_lines(answer))
+    monkeypatch.undo()
+    assert not replace(whole).unverified
+
+
+@pytest.mark.slow
 def test_names_lead_back_to_their_studies(whole: Any, tmp_path: Path) -> None:
     """Also one that is no folder's name, and one in a storage, where a study of a single shape may have it."""
     runs, storage = tmp_path / "runs", f"sqlite:///{tmp_path}/all.db"
@@ -436,8 +460,9 @@ def test_a_search_that_stopped_early_is_answered(tmp_path: Path) -> None:
         events.clear()
         constants = long_gaps(tmp_path)
         result = sktune.search(
-            "llama", backend="sim", until=until, study="s", runs=tmp_path / "runs", constants=constants, listener=listen
-        )
+            "llama", backend="sim", until=until, study="s", runs=tmp_path / "runs", constants=constants, workers=2,
+            listener=listen,
+        )  # fmt: skip
         return len(result.trials)
 
     shapes = {"until": 0.5, "trials": None, "study": "all", "listener": listen}

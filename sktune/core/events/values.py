@@ -86,12 +86,14 @@ class ShapeRow:
         study: name of its study.
         trials: number of its trials.
         baseline_ms, best_ms: latency of a decode step without scopes, and that over the speedup of the best plan here.
-        speedup: of the best plan there; 1.0 if that is "no scope".
+        speedup: of the best plan here; 1.0 if that is "no scope".
         ci95: 95% interval of `speedup`; null for simulated figures, and if the answer is "no scope".
-        single_ms, single_regret: latency of the single plan for all shapes, and what it loses here to the best plan, as
-            a share of that one's latency.
+        single_ms, single_regret: latency of the single plan for all shapes, and what it loses to the best plan that was
+            compared here, as a share of that one's latency.
         plan: number of the plan to use here, from 0, among the fewest plans.
         plan_ms, plan_regret: the same of that plan.
+        gain_left: with 95% probability no plan saves more than this share of the step here beyond the study's own
+            answer; null if it is not known.
     """
 
     shape: str
@@ -106,6 +108,7 @@ class ShapeRow:
     plan: Count
     plan_ms: float
     plan_regret: float
+    gain_left: float | None = None
 
 
 Rounded = Annotated[float, PlainSerializer(lambda value: round(value, 6), return_type=float)]
