@@ -3,8 +3,8 @@
     python -m benchmarks.gain_left --landscape llama-float32 --landscape test-devices --seeds 100 --jobs 2
 
 After some numbers of trials, the bound is compared with what the best plan of the space truly saves beyond the plan
-that the search would name then. Landscapes are those of benchmarks/search.py, or SOURCE:TARGET, as in benchmarks/earlier.py:
-each search learns from one on the source.
+that the search would name then. Landscapes are those of benchmarks/search.py. With SOURCE:TARGET, as in
+benchmarks/earlier.py, each search learns from one on the source.
 """
 
 import argparse

@@ -399,7 +399,7 @@ def _answer(command: str, *arguments: str) -> dict[str, Any]:
         raise BadInputError(f"sktune {command} cannot be run: {failure}; fix its arguments") from failure
     except subprocess.TimeoutExpired as failure:
         raise BadInputError(f"sktune {command} did not finish within {ANSWER_S:g} s; run it in a shell") from failure
-    event = parse_event(next(reversed(done.stdout.splitlines()), ""))
+    event = parse_event(done.stdout.rstrip("\n").rpartition("\n")[2])
     if event is None:
         raise BadInputError(f"sktune {command} died; the end of its output: {done.stderr[-500:]}")
     if done.returncode:

@@ -29,7 +29,7 @@ def _run_hidden_one() -> None:
 try:
     _run_hidden_one()
 finally:
-    if "SKTUNE_PLAN" in os.environ or "SKTUNE_RUN" in os.environ:
+    if os.environ.get("SKTUNE_PLAN") or os.environ.get("SKTUNE_RUN"):
         _before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # the folder is the same for many programs
         try:
             from sktune_program import launch

@@ -183,7 +183,11 @@ def report_markdown(answer: ShapesResult) -> str:
 
 
 def page_html(
-    answer: ShapesResult, language: Language = "en", address: Callable[[SearchResult], str] | None = None
+    answer: ShapesResult,
+    language: Language = "en",
+    address: Callable[[SearchResult], str] | None = None,
+    *,
+    refresh_s: int | None = None,
 ) -> str:
     """Return the page: the answer, and the table, in which each shape leads to the page of its study.
 
@@ -191,6 +195,7 @@ def page_html(
         answer: of the study.
         language: of the page.
         address: returns that of a shape's page; by default of its file, from the folder of the answer.
+        refresh_s: seconds after which a browser loads the page again; None for one that stays as it is.
     """
     from sktune.reports.page.page import filled  # with the figures; who only shows a study does not wait for it
 
@@ -207,7 +212,7 @@ def page_html(
         parts += [replace(table, rows=rows).html(), element("p", say("shapes.loss"))]
     else:
         parts += [element("p", link) for link in links]
-    return filled("index.html", say, title=answer.study, studies=joined(parts))
+    return filled("index.html", say, title=answer.study, studies=joined(parts), refresh_s=refresh_s)
 
 
 def shapes_yaml(answer: ShapesResult) -> str | None:

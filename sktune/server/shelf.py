@@ -24,6 +24,8 @@ from sktune.study.study import folder_name, sqlite_url
 T = TypeVar("T")
 MAX_MODEL = 100
 """Characters of a model's description in the index."""
+REFRESH_S = 10
+"""Pages of several studies are loaded again after so many seconds; that of one follows its events."""
 
 
 class Shelf:
@@ -67,13 +69,17 @@ class Shelf:
     def page(self, name: str, events: str, address: Callable[[str], str]) -> str:
         """Return a study's page; ``events`` is where its browser asks for changes, ``address`` as in ``index``.
 
+        That of several shapes, and ``index``, are loaded again every ``REFRESH_S`` seconds.
+
         Raises:
             StudyError: there is no such study, or it cannot be read.
         """
 
         def made() -> str:
             if answer := self.answer(name):
-                return shapes_page_html(answer, self._language, lambda result: address(result.study))
+                return shapes_page_html(
+                    answer, self._language, lambda result: address(result.study), refresh_s=REFRESH_S
+                )
             return page_html(self.result(name), self._language, events=events)
 
         return self._cached(f"page {name}", name, made)
@@ -84,7 +90,7 @@ class Shelf:
         columns = [say(key) for key in ("serve.study", "verdict.model", "trials", "speedup", "plan", "verdict.when")]
         rows = [self._cached(f"row {name}", name, partial(self._row, name, address(name))) for name in self.names()]
         studies = Table(columns, rows).html() if rows else element("p", say("serve.none"))
-        return filled("index.html", say, title=say("serve.title"), studies=studies)
+        return filled("index.html", say, title=say("serve.title"), studies=studies, refresh_s=REFRESH_S)
 
     def _row(self, name: str, address: str) -> tuple[object, ...]:
         try:

@@ -1,5 +1,6 @@
 """``sktune apply``: turns a plan file into a change of a model folder's source and configuration."""
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,6 +164,7 @@ def _rewritten(
     home = _helper_home(folder)
     helper = ".".join(home.with_suffix("").parts[-3:]).removesuffix(".__init__") if home else "executor.utils"
     failures: list[PlanError] = []
+    found: dict[Path, Rewritten] = {}
     for path in sources:
         try:
             own = own_configuration(folder, original(path), settings, original)
@@ -170,16 +172,41 @@ def _rewritten(
             known = Known(settings, own.certain)
             if own.is_default:
                 _refuse_by_default(carried, original(path), Known(settings, own.values), own.source)
-            rewritten = rewrite(original(path), carried.plan, carried.n_layers, helper, known, flavour)
-            notes = (*filter(None, (carried.note,)), *rewritten.notes)
-            return path, replace(rewritten, notes=notes)
+            users = _users_of(path, folder, original)
+            rewritten = rewrite(original(path), carried.plan, carried.n_layers, helper, known, flavour, users)
+            found[path] = replace(rewritten, notes=(*filter(None, (carried.note,)), *rewritten.notes))
         except PlanError as failure:
             failures.append(PlanError(f"{path}: {failure}"))
         except cst.ParserSyntaxError as failure:
             failures.append(PlanError(f"{path}:{failure.raw_line}: {failure.message}; fix the file first"))
         except RecursionError:
             failures.append(PlanError(f"{path}: an expression is nested too deeply; fix the file first"))
-    raise failures[-1]
+    if len(found) > 1:
+        names = " and ".join(path.relative_to(folder).as_posix() for path in found)
+        raise PlanError(
+            f"the plan fits {names}; rename all but the one that the program runs, so that their names do not begin "
+            "with modeling_"
+        )
+    if not found:
+        raise failures[-1]
+    return next(iter(found.items()))
+
+
+def _users_of(source: Path, folder: Path, original: Read) -> dict[str, list[str]]:
+    """Return the classes of a file that other files of the folder import, each with the names of these files."""
+    users: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("*.py")):
+        if path == source or _is_hidden(path, folder):
+            continue
+        try:
+            nodes = list(ast.walk(ast.parse(original(path))))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # nothing imports from it either
+            continue
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] == source.stem:
+                for name in node.names:
+                    users.setdefault(name.name, []).append(path.relative_to(folder).as_posix())
+    return users
 
 
 def _refuse_by_default(carried: Carried, source: str, known: Known, said_by: str) -> None:

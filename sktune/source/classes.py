@@ -33,6 +33,14 @@ class SourceClass:
     base: "SourceClass | None" = None
     """Its first base class, if that is in this file."""
 
+    @property
+    def bases(self) -> "Iterator[SourceClass]":
+        """Itself, its base, the base of that, and so on, as far as they are in this file."""
+        each: SourceClass | None = self
+        while each:
+            yield each
+            each = each.base
+
     @cached_property
     def methods(self) -> Mapping[str, cst.FunctionDef]:
         """Its methods by name."""
@@ -120,10 +128,14 @@ class SourceClass:
         return children
 
 
-def constructions(classes: Mapping[str, SourceClass], name: str) -> Iterator[tuple[SourceClass, cst.Call]]:
-    """Yield where instances of the class ``name`` are made: the class that makes one, and the call."""
+def constructions(classes: Mapping[str, SourceClass], name: str) -> Iterator[tuple[SourceClass, cst.Call, SourceClass]]:
+    """Yield where instances of the class ``name`` are made: the class that makes one, the call, and the class of it.
+
+    That is a class with this base, too: it runs the same methods.
+    """
+    made = [each for each in classes.values() if any(base.name == name for base in each.bases)]
     for owner in classes.values():
-        yield from ((owner, call) for call in owner.made.get(name, ()))
+        yield from ((owner, call, each) for each in made for call in owner.made.get(each.name, ()))
 
 
 def argument_of(call: cst.Call, made: SourceClass, parameter: str) -> cst.BaseExpression | None:

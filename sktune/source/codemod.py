@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import libcst as cst
 import libcst.matchers as m
@@ -87,6 +88,7 @@ def rewrite(
     helper_module: str,
     known: Known | None = None,
     flavour: ScopeFlavour = ScopeFlavour.SUPERKERNEL,
+    users: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Rewritten:
     """Return the source ``text`` with the scopes of ``plan`` in place of any existing ones.
 
@@ -97,6 +99,7 @@ def rewrite(
         helper_module: from which to import ``superkernel_scope``, if the file does not import it.
         known: what decides which branches the decode step takes.
         flavour: of the scopes: TorchAir's, or npugraph_ex's.
+        users: by class of the file, other files that use it.
 
     Raises:
         PlanError: a scope cannot be expressed in this source, or its condition cannot; one line with the fix.
@@ -106,7 +109,7 @@ def rewrite(
     tree, removed = without_scopes(source)
     classes = classes_of(tree)
     placed = find_blocks(classes, plan, n_layers, known, in_calls=is_captured)
-    guards = Guards(classes, placed, n_layers, known)
+    guards = Guards(classes, placed, n_layers, known, users)
     labeled = _label_all(placed, guards, n_layers)
     headers = [header for header, _ in labeled]
     changed = tree.visit(_Inserter(headers, guards.additions, with_calls if is_captured else with_helper))
@@ -122,6 +125,11 @@ def rewrite(
     notes = [*unneeded, *removed, *(note for header, label in labeled for note in _notes(header.block, label))]
     if guards.drafts:
         notes.append(f"draft layers get no scopes: {', '.join(guards.drafts)}")
+    if guards.users:
+        notes.append(
+            f"layers with number {n_layers} or more get no scopes, as draft layers have: check that those of "
+            f"{', '.join(guards.users)} have such numbers"
+        )
     return Rewritten(changed.code, tuple(dict.fromkeys(notes)), tuple(guards.readings))
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import hashlib
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -50,9 +51,9 @@ def unified_diff(changes: Sequence[Change], folder: Path) -> str:
     parts = []
     for change in changes:
         name = change.path.relative_to(folder).as_posix()
-        lines = difflib.unified_diff(
-            change.before.splitlines(keepends=True), change.after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-        )
+        # Lines end as git's do, not also at a form feed.
+        before, after = (list(io.StringIO(text, newline="\n")) for text in (change.before, change.after))
+        lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
         parts += [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
     return "".join(parts)
 

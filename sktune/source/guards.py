@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 
 import libcst as cst
 import libcst.matchers as m
@@ -39,6 +40,8 @@ FLAG_OF = {
 """How the recipes read the flag, by the parameter of ``__init__`` that provides it."""
 IS_DRAFT = "is_draft_layer"
 """The attribute that distinguishes a layer of the draft model, which has the same class, from one of the model."""
+SWITCHED = ("enable", "use")
+"""Beginnings of the names of flags."""
 COUNT = "num_hidden_layers"
 """The configuration's name of the number of decoder layers."""
 
@@ -50,14 +53,30 @@ class Guards:
         additions: statements to add to ``__init__`` of a class, by class.
         readings: where the program reads the flag, for each block; None where that cannot be seen.
         drafts: the classes that make draft layers of a class with scopes.
+        users: other files that use such a class, perhaps for draft layers.
+
+    Args:
+        classes: of the file.
+        placed: the blocks.
+        n_layers: of the model.
+        known: before the program runs.
+        users: by class, other files that use it.
     """
 
-    def __init__(self, classes: Mapping[str, SourceClass], placed: Placed, n_layers: int, known: Known) -> None:
-        self._classes, self._placed, self._n_layers = classes, placed, n_layers
+    def __init__(
+        self,
+        classes: Mapping[str, SourceClass],
+        placed: Placed,
+        n_layers: int,
+        known: Known,
+        users: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        self._classes, self._placed, self._n_layers, self._users = classes, placed, n_layers, users
         self._known = Known(known.settings, {**known.config, COUNT: n_layers})
         self.additions: dict[str, list[str]] = {}
         self.readings: dict[Reading | None, None] = {}
         self.drafts: dict[str, None] = {}
+        self.users: dict[str, None] = {}
 
     def condition(self, block: Block) -> str:
         """Return the condition for a block, without that on its layers.
@@ -93,10 +112,12 @@ class Guards:
 
     def _flag(self, owner: SourceClass) -> str:
         names = [name for name in owner.assigned if "super" in name and "kernel" in name]
-        if names:
-            values = owner.assigned[names[0]]
-            self.readings[reading_of(values[0], owner) if len(values) == 1 else None] = None
-            return names[0]
+        for name in sorted(names, key=lambda name: (name != FLAG, not name.startswith(SWITCHED))):
+            values = owner.assigned[name]
+            reading = reading_of(values[0], owner) if len(values) == 1 else None
+            if reading or name.startswith(SWITCHED):  # others may be options, or a label
+                self.readings[reading] = None
+                return name
         for other in self._classes.values():
             for value in other.assigned.get(FLAG, ()):
                 if _root(value) in owner.parameters:
@@ -161,27 +182,41 @@ class Guards:
     def _draft(self, block: Block) -> str:
         """Return the expression that is true in draft layers; empty if they do not share the block's class."""
         owner = block.function.owner
-        if owner.name not in self._shared:
+        makers = self._shared.get(owner.name, ())
+        users = self._used_elsewhere.get(owner.name, ())
+        if not makers and not users:
             return ""
-        makers = self._shared[owner.name]
         self.drafts |= dict.fromkeys(makers)
+        self.users |= dict.fromkeys(users)
         parameter = self._number_of(owner)
         if parameter is None or not self._is_number(owner, parameter):
             raise PlanError(
-                f"{owner.name} also runs in draft layers ({', '.join(makers)}), which must get no scopes, and cannot "
-                f"tell them from the model's: give its __init__ the parameter {LAYER_INDEX[0]}, with the layer's number"
+                f"{owner.name} {'also runs' if makers else 'may also run'} in draft layers "
+                f"({', '.join((*makers, *users))}), which must get no scopes, and cannot tell them from the model's: "
+                f"give its __init__ the parameter {LAYER_INDEX[0]}, with the layer's number"
             )
         count = f"config.{COUNT}" if "config" in owner.parameters else str(self._n_layers)
         return f"self.{self._add(owner, IS_DRAFT, f'{parameter} >= {count}')}"
+
+    @cached_property
+    def _used_elsewhere(self) -> Mapping[str, Sequence[str]]:
+        """Return the classes that also run in layers of other files, each with those files."""
+        return self._with_submodules(
+            {name: dict.fromkeys(self._users.get(name, ())) for name in self._placed.in_layers}
+        )
 
     @cached_property
     def _shared(self) -> Mapping[str, Sequence[str]]:
         """Return the classes that also run in draft layers, each with the classes that make those."""
         shared: dict[str, dict[str, None]] = {name: {} for name in self._placed.in_layers}
         for name in shared:
-            for maker, _ in constructions(self._classes, name):
+            for maker, _, _ in constructions(self._classes, name):
                 if maker.name not in self._placed.in_layers and maker.name not in self._placed.layer_lists:
                     shared[name][maker.name] = None
+        return self._with_submodules(shared)
+
+    def _with_submodules(self, shared: Mapping[str, dict[str, None]]) -> Mapping[str, Sequence[str]]:
+        """Return what else runs each class; it runs those of its submodules, too."""
         pending = [name for name, makers in shared.items() if makers]
         while pending:
             name = pending.pop()
@@ -196,8 +231,8 @@ class Guards:
         """Whether all calls of a class pass the layer's number, and draft layers have numbers after the last one."""
         if depth > len(self._classes):
             return False
-        for maker, call in constructions(self._classes, owner.name):
-            value = argument_of(call, owner, parameter)
+        for maker, call, made in constructions(self._classes, owner.name):
+            value = argument_of(call, made, parameter)
             if value is None:
                 return False
             if maker.name in self._placed.in_layers:
@@ -221,7 +256,7 @@ class Guards:
         if name not in maker.parameters or depth > len(self._classes):
             return False
         calls = list(constructions(self._classes, maker.name))
-        arguments = [(argument_of(call, maker, name), of) for of, call in calls]
+        arguments = [(argument_of(call, made, name), of) for of, call, made in calls]
         return bool(calls) and all(
             given is not None and self._is_after_the_last(given, of, depth + 1) for given, of in arguments
         )

@@ -1,6 +1,7 @@
 """The switches in a recipe's YAML that enable scopes: found at any depth, and turned on without touching the rest."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeGuard
 
@@ -103,22 +104,45 @@ def _keys(root: yaml.Node | None, reading: Reading | None, path: Path) -> Keys:
 
 
 def _set(text: str, root: yaml.Node | None, keys: Keys, path: Path) -> str:
+    """Return the text with the value at ``keys`` set, and no other."""
+    edited = _edited(text, root, keys, path)
+    before, after = _scalars(root), dict[Keys, str]()
+    with suppress(BadInputError):  # not YAML any more
+        after = _scalars(compose_yaml(edited, str(path), BadInputError))
+    changed = [each for each in before.keys() | after.keys() if before.get(each) != after.get(each)]
+    if not _is_on(after.get(keys, "")) or any(keys[: len(each)] != each for each in changed):
+        raise BadInputError(
+            f"{path}: {'.'.join(keys)} cannot be set without changing more; set it to True there by hand"
+        )
+    return edited
+
+
+def _scalars(root: yaml.Node | None) -> dict[Keys, str]:
+    return {keys: str(node.value) for keys, node in _walk(root) if isinstance(node, yaml.ScalarNode)}
+
+
+def _is_on(value: str) -> bool:
+    return yaml.SafeLoader.bool_values.get(value.lower()) is True
+
+
+def _edited(text: str, root: yaml.Node | None, keys: Keys, path: Path) -> str:
     """Return the text with the value at ``keys`` set, and the mappings on the way added if they are missing."""
-    node = root
+    node, column = root, 0
     for depth, key in enumerate(keys):
         if not _is_mapping(node):
             if isinstance(node, yaml.ScalarNode) and node.value == "" and depth:  # custom_params without a value
-                return text[: node.start_mark.index] + _lines(keys[depth:], 2 * depth) + text[node.end_mark.index :]
+                inside = _lines(keys[depth:], column + 2)
+                return text[: node.start_mark.index] + inside + text[node.end_mark.index :]
             raise BadInputError(
                 f"{path} has no mapping {'.'.join(keys[:depth]) or 'of settings'} to hold {FLAG}; add one"
             )
-        found = next((value for each, value in node.value if each.value == key), None)
+        found = next(((each, value) for each, value in node.value if each.value == key), None)
         if found is None:
             return _added(text, node, keys[depth:])
-        node = found
+        column, node = found[0].start_mark.column, found[1]
     if not isinstance(node, yaml.ScalarNode):
         raise BadInputError(f"{path}: {'.'.join(keys)} is not a single value; set it to True or False")
-    if yaml.SafeLoader.bool_values.get(node.value.lower()) is True:
+    if _is_on(node.value):
         return text
     return text[: node.start_mark.index] + "True" + text[node.end_mark.index :]
 

@@ -24,7 +24,7 @@ from sktune.core.space import SpaceSpec
 from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
 from sktune.measure.machine import Placement
 from sktune.study.study import folder_name
-from sktune.targets import ConfigSpec, TargetSpec
+from sktune.targets import ConfigSpec, RecipeSpec, TargetSpec
 from sktune.tuning.request import RANDOM
 from sktune.tuning.site import placed
 from sktune.worker import make_runner
@@ -232,6 +232,8 @@ def target_of(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, Spac
     if request.model is not None:
         source = _absolute(request.model)
         spec = replace(spec, source=source, weights=source if spec.weights == spec.source else spec.weights)
+    if request.weights is not None and isinstance(spec, RecipeSpec):
+        raise BadInputError("--weights cannot be used with a recipe's plan, whose program decides it; leave it out")
     if request.weights is not None:
         spec = replace(spec, weights=None if request.weights == RANDOM else str(real_path(request.weights)))
     if isinstance(spec, ConfigSpec):

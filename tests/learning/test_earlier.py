@@ -18,7 +18,7 @@ from sktune.learning.failures import Feasibility
 from sktune.learning.history import Learned
 from sktune.learning.segments import SegmentCatalogue
 from sktune.reports.why import explain
-from sktune.samplers.partition import PARTITION
+from sktune.samplers.partition import PARTITION, PartitionSampler
 from tests.builders import decoder_layout
 
 
@@ -48,6 +48,15 @@ def shown(landscape: RecordedLandscape, trials: Sequence[FrozenTrial]) -> tuple[
 def float32() -> EarlierStudy:
     """Return the findings of DeepSeek-V3 in float32."""
     return findings("deepseek-v3-float32")
+
+
+def test_what_is_left_is_bounded_by_this_studys_trials_alone(float32: EarlierStudy) -> None:
+    """What an earlier study says of plans that nobody has measured here may be wrong, however certain it was."""
+    landscape = informed("deepseek-v3-bfloat16", float32)
+    trials = replay(landscape, PARTITION, 3, 0).trials
+    alone = replace(landscape.space, earlier=())
+    left, left_alone = (PartitionSampler(space, 0).gain_left(trials) for space in (landscape.space, alone))
+    assert left == left_alone
 
 
 def test_the_first_plan_of_a_related_study_is_nearly_the_best(float32: EarlierStudy) -> None:

@@ -39,6 +39,16 @@ def test_a_hidden_sitecustomize_runs_as_before(version: str, tmp_path: Path) -> 
     assert "Error in sitecustomize" in done.stderr
 
 
+def test_a_plan_is_found_from_any_folder(tmp_path: Path) -> None:
+    """Its path is that of the folder where the program begins; an empty one is none."""
+    (tmp_path / "plan.json").write_text('{"version": 1, "backend": "npu", "plan": {"scopes": []}}')
+    code = "import os; os.chdir('/'); import torch; print(torch.compile.__qualname__)"
+    for name, qualname in (("plan.json", "Rank.compile"), ("", "compile")):
+        command = [python("3.12"), "-c", code]
+        done = ran(command, STANDINS, variables={"SKTUNE_PLAN": os.path.relpath(tmp_path / name) if name else ""})
+        assert done.stdout.split() == [qualname], done.stderr
+
+
 def test_the_folder_twice_on_the_path_is_no_trouble(tmp_path: Path) -> None:
     """As when one script sets it, and another one does again, through a link."""
     (tmp_path / "link").symlink_to(SITE)

@@ -16,6 +16,7 @@ from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import names, recorded, request_of
 from benchmarks.landscapes.simulated import sim_61_bare
 from benchmarks.landscapes.synthetic import SYNTHETIC, SyntheticLandscape
+from benchmarks.search import landscape_source
 from sktune.core.codec import decoded, encoded
 from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.core.plan import Option, Plan, Scope
@@ -377,6 +378,21 @@ def test_a_search_in_which_every_plan_changes_bits_goes_on() -> None:
         study.tell(trial, state=TrialState.PRUNED)
     assert len(set(plans)) == 8
     assert PartitionSampler(space, seed=0).outlook(study.trials).expected_gain_left > 0
+
+
+def test_what_is_left_does_not_depend_on_who_proposed() -> None:
+    """Nor on whether the search was killed meanwhile; where the final comparison shows less of it, more is left."""
+    landscape = landscape_source("sim-8")(0)
+    sampler = PartitionSampler(landscape.space, 0, probes=True)
+    trials = replay(landscape, replace(PARTITION, factory=lambda *_: sampler), 6, 0).trials
+    fresh = PartitionSampler(landscape.space, 0)
+    left = fresh.gain_left(trials)
+    assert sampler.gain_left(trials) == left
+    named = max(expected := sampler.expected_savings(trials), key=lambda plan: expected[plan])
+    assert fresh.gain_left(trials, named) == left
+    for saving, is_more in ((0.5 * expected[named], True), (expected[named] + 0.01, False)):
+        compared = Speedup(1.0, 1 - saving, 1 / (1 - saving), None, 10)
+        assert (fresh.gain_left(trials, named, compared) > left) is is_more
 
 
 def test_failures_of_other_strategies_are_learned_from() -> None:

@@ -119,6 +119,7 @@ def test_a_study_of_several_shapes_leads_to_those_of_each(tmp_path: Path) -> Non
     assert ">all</a>" in shelf.index("/study/{}".format)
     page = shelf.page("all", "/events", "/study/{}".format)
     assert "Not every shape has its final comparison yet" in page
+    assert '<meta http-equiv="refresh"' in page
     assert all(f'href="/study/{name}"' in page for name in names)
     assert "batch=8" in page
     listed = json.loads(succeeded("studies", "--runs", str(tmp_path), "--json").stdout)["studies"]

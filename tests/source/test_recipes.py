@@ -134,6 +134,60 @@ def test_draft_layers_get_no_scopes(project: Path) -> None:
     assert len(seen) == len(set(seen)) == 12
 
 
+def test_draft_layers_may_have_a_class_of_their_own(project: Path) -> None:
+    """It runs the methods of the decoder layer, its base."""
+    source = project / "models/drafts/models/modeling_drafts.py"
+    text = source.read_text().replace("i): DecoderLayer(", "i): DraftLayer(")
+    source.write_text(
+        text.replace(
+            "\n\n\nclass DraftsModel(", "\n\n\nclass DraftLayer(DecoderLayer):\n    pass\n\n\nclass DraftsModel("
+        )
+    )
+    change = applied(project, "drafts", plan_file([("mlp", "mlp")], range(6), **DEEP))
+    assert "draft layers get no scopes: DraftsModelMTPLayer" in change.notes
+    draft, marks = built(project, "drafts", "DraftsModelMTP", "drafts_1_rank.yaml", drafts_config())
+    draft(TOKEN, MODES["decode"])
+    assert labels(marks()) == []
+
+
+def test_a_draft_in_another_file_is_told(project: Path) -> None:
+    """Its layers have numbers after the last one, as those of the recipes do: that cannot be seen here."""
+    source = project / "models/drafts/models/modeling_drafts.py"
+    text, draft = source.read_text().split("\n\n\nclass DraftsModelMTPLayer(")
+    source.write_text(text + "\n")
+    imported = "from .modeling_drafts import DecoderLayer, DraftsModel, Norm"
+    source.with_name("draft.py").write_text(
+        f"import torch\nfrom torch import nn\n{imported}\n\n\nclass DraftsModelMTPLayer({draft}"
+    )
+    (note,) = [
+        note
+        for note in applied(project, "drafts", plan_file([("mlp", "mlp")], range(6), **DEEP)).notes
+        if "models/draft.py" in note
+    ]
+    assert note.startswith("layers with number 6 or more get no scopes, as draft layers have")
+    assert "and not self.is_draft_layer" in source.read_text()
+
+
+def test_a_plan_that_fits_two_files_is_refused(project: Path) -> None:
+    """One of them may be a copy that no program runs."""
+    source = project / "models/drafts/models/modeling_drafts.py"
+    shutil.copy(source, source.with_name("modeling_backup.py"))
+    with pytest.raises(PlanError, match=r"fits models/modeling_backup\.py and models/modeling_drafts\.py; rename"):
+        applied(project, "drafts", plan_file([("mlp", "mlp")], range(6), **DEEP))
+
+
+def test_an_attribute_with_options_is_no_flag(project: Path) -> None:
+    """Though it comes first, and has SuperKernels in its name."""
+    source = project / "models/drafts/models/modeling_drafts.py"
+    flag = "        self.enable_superkernel = self.infer_config"
+    source.write_text(source.read_text().replace(flag, f'        self.superkernel_options = "x"\n{flag}'))
+    plan = Plan((Scope("layers.0.input_layernorm", "layers.5.mlp"),))
+    file = PlanFile.model_validate({"version": 1, "backend": "npu", "plan": encoded(plan), **DEEP})
+    applied(project, "drafts", file)
+    assert "superkernel_options and" not in source.read_text()
+    assert "self.enable_superkernel and" in source.read_text()
+
+
 def test_units_inside_a_draft_layers_attention_are_left_alone_too(project: Path) -> None:
     """Where the attention sets its number to 0 in a draft, its parameter decides."""
     applied(project, "drafts", plan_file([("self_attn.o_proj", "self_attn.o_proj")], range(6), **DEEP))

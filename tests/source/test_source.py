@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from sktune.source.apply import source_change
 from sktune.source.codemod import rewrite
 from sktune.source.guards import of_layers
 from sktune.source.own_configuration import own_configuration
+from sktune.source.values import Reading
 from sktune.source.yaml_flag import check_mode, turn_on
 from sktune.targets.tracing import trace_layout
 from tests.builders import one_line_error
@@ -43,6 +45,7 @@ def layers(*keys: tuple[str, str], among: Sequence[int] = range(N_LAYERS), optio
     return Plan(tuple(Scope(name(i, first), name(i, last), options) for i in among for first, last in keys))
 
 
+CUSTOM = Reading("infer_config", ("model_config", "custom_params", "enable_superkernel"))
 ATTENTION = layers(("self_attn", "self_attn"), options=FUSION)
 
 
@@ -517,6 +520,34 @@ def test_the_flag_is_turned_on_wherever_it_is(text: str, expected: str) -> None:
     """Comments, order and formatting are kept."""
     assert turn_on(text, Path("a.yaml"), [None]) == expected
     assert turn_on(expected, Path("a.yaml"), [None]) == expected
+
+
+@pytest.mark.parametrize("indent", [1, 2, 4])
+def test_the_flag_is_inside_an_empty_mapping(indent: int) -> None:
+    """However deep the file's levels are."""
+    space = " " * indent
+    text = f"model_config:\n{space}custom_params:\n{space}next_n: 1\n"
+    flag = {"custom_params": {"enable_superkernel": True}, "next_n": 1}
+    assert yaml.safe_load(turn_on(text, Path("a.yaml"), [CUSTOM])) == {"model_config": flag}
+
+
+def test_a_flag_that_others_would_share_is_not_written() -> None:
+    """An alias is the same mapping in several places."""
+    text = "base: &base\n  x: 1\nmodel_config:\n  custom_params: *base\n"
+    with one_line_error(BadInputError, "cannot be set without changing more; set it to True there by hand"):
+        turn_on(text, Path("a.yaml"), [CUSTOM])
+
+
+def test_the_patch_is_one_that_git_applies(folder: Path) -> None:
+    """Also to a file with a form feed, which does not end a line."""
+    source = folder.parents[1] / TEMPLATE.source
+    source.write_text(source.read_text().replace("\n\nclass ", "\n\x0c\n\nclass "))
+    change = source_change(plan_file(ATTENTION), folder)
+    (folder / "patch").write_text(change.diff)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    subprocess.run(["git", "apply", "patch"], cwd=folder, check=True)
+    applied = {each.path: each.path.read_text() for each in change.changes}
+    assert applied == {each.path: each.after for each in change.changes}
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,11 @@ from typer.testing import CliRunner
 import sktune
 from sktune.cli import app
 from sktune.core.errors import PlanError
+from sktune.core.plan import Plan
+from sktune.core.plan_file import write_plan
+from sktune.targets import RecipeSpec
 from tests import warm
-from tests.builders import TESTS, checked
+from tests.builders import TESTS, checked, refusal
 
 MODEL = TESTS / "models" / "pointwise.py"
 CONSTANT, OTHER = 1.2345678, 1.25
@@ -243,3 +246,11 @@ def test_a_scope_that_ends_before_it_begins_is_refused(found: Found) -> None:
     done = CliRunner().invoke(app, ["recheck", str(found.plan), "--json", "--runs", str(found.folder / "runs")])
     assert isinstance(done.exception, PlanError)
     assert "runs backwards" in str(done.exception)
+
+
+def test_a_programs_weights_are_its_own(tmp_path: Path) -> None:
+    """As in a search: another folder would change nothing, and the verdict would be on the program's."""
+    target = {"spec": RecipeSpec("recipe.yaml", dtype="").to_dict(), "units": {}}
+    (tmp_path / "plan.yaml").write_text(write_plan(Plan(), {}, target=target))
+    message = refusal("recheck", str(tmp_path / "plan.yaml"), "--weights", "random")
+    assert "--weights cannot be used with a recipe's plan, whose program decides it" in message

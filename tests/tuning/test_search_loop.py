@@ -528,7 +528,7 @@ class TestFinals:
         assert not holds(result.winner.plan, "1.self_attn")
         space = space_of(result.facts, result.history)
         assert space is not None
-        left = PartitionSampler(space, 0).gain_left(result.history, result.winner.plan)
+        left = PartitionSampler(space, 0).gain_left(result.history, result.winner.plan, result.winner.speedup)
         assert result.gain_left == left, "the bound does not count a rejected plan as one that may win"
 
     @pytest.mark.parametrize("ahead", [0.001, 0.01, 0.03])

@@ -53,6 +53,8 @@ class _AfterTorch:
 
 def install() -> None:
     """Make this process report as a rank and mark its decode step as soon as it compiles one."""
+    if plan := os.environ.get(PLAN_VARIABLE):
+        os.environ[PLAN_VARIABLE] = os.path.abspath(plan)  # it is read later, and by other processes, in other folders
     if "torch" in sys.modules:
         _take_over()
     elif not any(isinstance(finder, _AfterTorch) for finder in sys.meta_path):
@@ -63,7 +65,7 @@ def _take_over() -> None:
     with without_bytecode():
         from . import errors, rank
     try:
-        rank.take_over(os.environ.get(RUN_VARIABLE), os.environ.get(PLAN_VARIABLE))
+        rank.take_over(os.environ.get(RUN_VARIABLE) or None, os.environ.get(PLAN_VARIABLE))
     except errors.SktuneError as failure:
         _refuse(failure)
 
@@ -87,14 +89,14 @@ def main(arguments: Sequence[str]) -> None:
     command = command[is_module:]
     if not command:
         sys.exit("error: no program to run; use: python -m sktune.launch -- script.py arguments")
-    if PLAN_VARIABLE not in os.environ and RUN_VARIABLE not in os.environ:
+    if not os.environ.get(PLAN_VARIABLE) and not os.environ.get(RUN_VARIABLE):
         sys.exit(f"error: {PLAN_VARIABLE} is not set; set it to the path of a best_plan.yaml")
     if not is_module:
         command[0] = _script(command[0])
     with without_bytecode():
         from . import errors, plan_file, task
     try:  # before the program loads its model
-        if RUN_VARIABLE in os.environ:
+        if os.environ.get(RUN_VARIABLE):
             task.RankTask.read(os.environ[RUN_VARIABLE])
         else:
             plan_file.read_plan_file(os.environ[PLAN_VARIABLE])
