@@ -78,18 +78,23 @@ class Speedup:
         return self.ci95 or (self.ratio, self.ratio)
 
     def with_measurement(self, other: "Speedup") -> "Speedup":
-        """Return the mean of two measurements of the same plan, weighted by the inverse square of their intervals."""
+        """Return the mean of two measurements of the same plan, weighted by the inverse square of their intervals.
+
+        It is that of the logarithms, as an interval is a factor; one that excludes nothing adds nothing.
+        """
         if self.ci95 is None or other.ci95 is None:
             return self
-        widths = [high - low for low, high in (self.ci95, other.ci95)]
+        widths = [math.log(high / low) for low, high in (self.ci95, other.ci95)]
+        if not (excludes_any(self.ratio, self.ci95) and excludes_any(other.ratio, other.ci95)):
+            return self if widths[0] <= widths[1] else other
         share = widths[1] ** 2 / (widths[0] ** 2 + widths[1] ** 2) if any(widths) else 0.5
-        ratio = share * self.ratio + (1 - share) * other.ratio
-        halfwidth = 0.5 * math.hypot(share * widths[0], (1 - share) * widths[1])
+        ratio = self.ratio**share * other.ratio ** (1 - share)
+        factor = math.exp(0.5 * math.hypot(share * widths[0], (1 - share) * widths[1]))
         return Speedup(
             baseline_ms=share * self.baseline_ms + (1 - share) * other.baseline_ms,
             latency_ms=share * self.latency_ms + (1 - share) * other.latency_ms,
             ratio=ratio,
-            ci95=(ratio - halfwidth, ratio + halfwidth),
+            ci95=(ratio / factor, ratio * factor),
             rounds=self.rounds + other.rounds,
         )
 
@@ -175,12 +180,12 @@ class Outcome:
         return self.reason in (None, Reason.SLOWER)
 
     def after(self, verification: Verification) -> "Outcome":
-        """Return this outcome after a further verification: a mismatch if that found a difference."""
+        """Return this outcome after a further verification: a mismatch if that found a difference, or a crash."""
         if verification.is_identical:
             return replace(self, verification=verification)
         return replace(
             self,
-            reason=Reason.MISMATCH,
+            reason=Reason.CRASHED if verification.is_broken else Reason.MISMATCH,
             detail=str(verification),
             blamed=next(iter(verification.changes_bits), ""),
             changes_bits=verification.changes_bits,

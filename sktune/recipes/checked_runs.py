@@ -78,6 +78,7 @@ class CheckedRuns:
         self.versions: Mapping[str, str] = {}
         self.signature = ""
         self._task = RankTask(False, recipe.backend, recipe.model)
+        self._counts: list[tuple[int, ...]] = []  # decode steps of each rank in each run of the baseline
         self._all_steps: tuple[RankReport, ...] = ()  # of the baseline run in which every step is compared
 
     @property
@@ -132,6 +133,7 @@ class CheckedRuns:
         else:
             self._check_deterministic(self.reference, run.reports, VERIFIED_STEPS)
         self.baselines.append(latency_of(run.step_ms))
+        self._counts.append(tuple(len(report.all_s) for report in run.reports))
         return run
 
     def noise_floor(self, before_trial: int, run: ProgramRun, before: Sequence[RunLatency]) -> NoiseFloorSample:
@@ -196,10 +198,24 @@ class CheckedRuns:
             if is_timed and not detail:
                 least = MIN_ALTERNATING if self.alternates else MIN_STEPS
                 detail = unmeasured_reason(self.recipe, run.step_ms, least)
+            detail = detail or self._cut_short(run.reports)
             run = replace(run, failure=Failure(Reason.CRASHED, detail) if detail else None)
         if run.step_ms and run.failure is None and is_timed:
             self._save_samples(log, run)
         return run
+
+    def _cut_short(self, reports: Sequence[RankReport]) -> str:
+        """Return which rank made fewer decode steps than in every run of the baseline, which agree; empty if none did.
+
+        A program may catch what ends its generation, and end as if nothing had been.
+        """
+        if len(self._counts) < 2 or len(set(self._counts)) > 1:
+            return ""
+        pairs = zip(reports, self._counts[0], strict=True)
+        cut = [(report, most) for report, most in pairs if len(report.all_s) < most]
+        return next(
+            (f"{report.name} ended after {len(report.all_s)} of {most} decode steps" for report, most in cut), ""
+        )
 
     def _save_samples(self, log: str, run: ProgramRun) -> None:
         step_ms = run.step_ms

@@ -227,7 +227,7 @@ class ProgramRunner:
         reference = self._runs.all_steps(steps)
         run = self._run_of_finalist(plan, f"verify-{name}", steps)
         if run.failure:
-            return Verification(difference=run.failure.detail)
+            return Verification(difference=run.failure.detail, is_broken=True)
         verified = verification(reference, run.reports, self._runs.ignored, steps)
         if verified.difference:
             self._runs.check_all_steps(steps, f"verify-{name}-baseline.log")

@@ -315,11 +315,12 @@ def latencies_of(result: SearchResult) -> dict[Plan, float]:
 
 
 def has_compared(result: SearchResult, points: Sequence[StartingPoint]) -> bool:
-    """Whether the plan of each point that has worked was in the final comparison, and its bits were compared there."""
+    """Whether each plan of the points that has worked was in the final comparison, and was verified, as the winner."""
     space = space_of(result.facts, result.history)
     wanted = {space.plan(point.values) for point in points} if space else set()
     rows = {row.name: row for row in result.final}
-    numbers = [record.number for record in feasible(result.trials) if record.plan in wanted]
+    winner = result.winner.number if result.winner else None
+    numbers = [record.number for record in feasible(result.trials) if record.plan in wanted or record.number == winner]
     return all(
         (row := rows.get(str(number)))
         and (row.speedup is None or row.bit_identical is False or _is_verified(result, number))

@@ -1,7 +1,7 @@
 """State: the tensors that a decode step writes to and that outlive it, whether the target declares them or not."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from torch import nn
 from sktune.core.errors import TargetError
 from sktune.program.sktune_program.object_graph import Values, Walk, state_walk
 from sktune.program.sktune_program.torch_private import version_counter
-from sktune.targets.base import Target
+from sktune.targets.base import Inputs, Target
 
 _ROOT = re.compile(r"^[LG]\['(\w+)'\]")
 _PART = re.compile(r"(?:\._(?:modules|buffers|parameters))?\['?(\w+)'?\]")
@@ -49,6 +49,24 @@ def reachable(target: Target) -> dict[str, torch.Tensor]:
             if isinstance(leaf, torch.Tensor):
                 tensors[name.removeprefix("step.")] = leaf
     return tensors
+
+
+def held_by(inputs: Sequence[Inputs]) -> dict[str, torch.Tensor]:
+    """Return the tensors inside lists, caches and other objects among steps' inputs, by name.
+
+    A prefill may make a KV cache anew and pass it to each step: such tensors outlive a step as those of the module do.
+    """
+    walk, found = Walk(), dict[str, torch.Tensor]()
+    for step, values in enumerate(inputs):
+        for index, value in enumerate(values):
+            if not isinstance(value, torch.Tensor):
+                leaves = walk.leaves(f"input[{index}]", value)
+                found |= {
+                    f"step {step} {name}" if name in found else name: leaf
+                    for name, leaf in leaves
+                    if isinstance(leaf, torch.Tensor)
+                }
+    return found
 
 
 def written_by(target: Target, run: Callable[[], object]) -> dict[str, torch.Tensor]:

@@ -62,7 +62,7 @@ class Finals:
         self._request, self._study, self._runner, self._traits = request, study, runner, traits
         self._budget, self._emit, self._stop_if_asked = budget, emit, stop_if_asked
         self._workers, self._die = workers, die
-        self._checked: set[str] = set()
+        self._verifications: dict[str, Verification | None] = {}  # of this call, by trial
         self._seconds: dict[str, float] = {}
         self._stage, self._since_s = str(Stage.OPEN), 0.0
 
@@ -123,11 +123,16 @@ class Finals:
             final = self._compared(batch, references=references and final is None)
             for name, plan in first:  # before the winner's: without one of them, another plan may win
                 final = final.rejecting(name, problem) if (problem := self._problem(final, name, plan)) else final
-            first = []
             final, is_rejected = self._verified(final, dict(batch), records)
+            rejected = {row.name for row in final.rows if row.speedup is None or row.bit_identical is False}
+            first = [named for named in first if named[0] not in rejected]
         self._enter(Stage.OPEN)
         self._study.remember(
-            final=final, uncompared=False, final_seconds=self._seconds, final_trials=self._study.finished()
+            final=final,
+            uncompared=False,
+            final_seconds=self._seconds,
+            final_trials=self._study.finished(),
+            gain_left=None,
         )
 
     def deliver(self, space: SearchSpace, folder: Path) -> None:
@@ -235,23 +240,33 @@ class Finals:
         row = next(row for row in final.rows if row.name == name)
         if row.speedup is None or row.bit_identical is False:
             return ""  # the comparison says so itself
-        known = self._study.facts.verifications.get(name)
-        if name not in self._checked and (known is None or not known.suffices(self._verify_steps)):
-            known = self._verify(name, plan)
-        self._checked.add(name)
+        if name not in self._verifications:
+            stored = self._study.facts.verifications.get(name)
+            is_enough = (
+                stored is not None and stored.suffices(self._verify_steps) and not _is_of_other_code(stored, row)
+            )
+            self._verifications[name] = stored if is_enough else self._verify(name, plan)
+        known = self._verifications[name]
         if known and not known.is_identical:
             return str(known)
-        if known and known.code_digest and row.code_digest not in ("", known.code_digest):
-            return "it compiles to other code than was verified"
-        return ""
+        return "it compiles to other code than was verified" if known and _is_of_other_code(known, row) else ""
 
     def _verify(self, name: str, plan: Plan) -> Verification | None:
         self._stop_if_asked()
         left_s = None if math.isinf(self._budget.remaining_s) else max(1.0, self._budget.remaining_s)
         request = Verify(name, plan, self._verify_steps, left_s, self._study.banned_regions())
-        verification = self._runner.run(request, self._reporting(f"verifying trial {name}"))
+        try:
+            verification = self._runner.run(request, self._reporting(f"verifying trial {name}"))
+        except OutOfTimeError:  # what the trial has compared stands
+            return None
         if verification:
-            self._study.verified({name: verification})
+            if not verification.is_broken:  # a trial that ran once may run again: only bits that differ count for ever
+                self._study.verified({name: verification})
             summary = fields_of_value(verification.summary)
             self._emit(PlanVerified(**summary, trial=int(name), identical=verification.is_identical))
         return verification
+
+
+def _is_of_other_code(verification: Verification, row: FinalRow) -> bool:
+    """Whether a plan that was compared has other code than was verified, as far as both are known."""
+    return bool(verification.code_digest) and row.code_digest not in ("", verification.code_digest)

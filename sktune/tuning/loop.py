@@ -128,7 +128,11 @@ def is_answered(study: TuningStudy, request: Request, folder: Path) -> bool:
         return True
     if facts.final_trials != finished:
         return False
-    return not request.points or has_compared(result_of(study, folder), request.points)
+    result = result_of(study, folder)
+    winner = result.winner.number if result.winner else None
+    if winner is not None and (facts.delivery is None or facts.delivery.trial != winner):
+        return False  # the search was killed while it wrote the winner's code
+    return not request.points or has_compared(result, request.points)
 
 
 def has_ended(result: SearchResult, trials: float, request: Request) -> bool:

@@ -23,6 +23,7 @@ from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
 from sktune.measure.machine import Placement
+from sktune.program.sktune_program.task import VERIFIED_STEPS
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, RecipeSpec, TargetSpec
 from sktune.tuning.request import RANDOM
@@ -31,6 +32,8 @@ from sktune.worker import make_runner
 from sktune.worker.jobs import Compare, Report, Runner, RunnerSetup, Verify, silent
 
 PLAN = "plan"
+LEAST_STEPS = VERIFIED_STEPS + 1
+"""A program compares ``VERIFIED_STEPS`` in every run, and has a run of its own only for more."""
 
 
 class RecheckVerdict(StrEnum):
@@ -188,7 +191,7 @@ def _checked(
     opened = runner.open()
     plan = file.to_plan()
     opened.layout.check(plan)
-    verification = runner.run(Verify(PLAN, plan, steps), report) or Verification()
+    verification = runner.run(Verify(PLAN, plan, max(steps, LEAST_STEPS)), report) or Verification()
     if verification.is_broken:
         raise BackendError(f"the plan no longer runs: {verification.difference}; search again")
     code = _code(verification, delivery, opened.facts.get("not_delivered", ""))

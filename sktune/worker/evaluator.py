@@ -213,6 +213,9 @@ class PlanEvaluator:
         Returns:
             None for a simulation, and if no more was compared than in a trial. A plan that no longer compiles has the
             reason as its difference.
+
+        Raises:
+            MachineError: the machine fails, not the plan.
         """
         if self._verifier is None:
             return None
@@ -221,6 +224,7 @@ class PlanEvaluator:
         try:
             compiled = self._backend.compile(job.plan)
         except CompileError as failure:
+            self._refuse_failure_of_machine(failure)
             return Verification(difference=f"does not compile: {failure}", is_broken=True)
         report(Stage.VERIFY)
         left_s = min(math.inf if job.seconds is None else job.seconds, self._left_s)

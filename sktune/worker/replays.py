@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from sktune.backends.base import Step
+from sktune.core.errors import TargetError
 from sktune.measure.bits import Mismatch, difference
 from sktune.program.sktune_program.torch_private import tree_leaves
 from sktune.targets.base import Inputs, Snapshot, Target, decode_inputs
+from sktune.targets.state import held_by
 
 STEPS = 8
 """Consecutive decode steps to compare."""
@@ -22,12 +24,21 @@ State = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Replay:
-    """One seed's replay: the inputs of the steps after prefill, the state there, and the tensors that hold it."""
+    """One seed's replay.
+
+    Attributes:
+        seed: of the prefill.
+        inputs: of the steps after it.
+        start: the state there.
+        state: the tensors that hold it.
+        held: identities of those that only the inputs hold.
+    """
 
     seed: int
     inputs: Sequence[Inputs]
     start: Snapshot
     state: State
+    held: tuple[int, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -54,9 +65,16 @@ def prepare(
     state = target.state if state is None else state
     replays = []
     for seed in seeds:
-        inputs = decode_inputs(target, seed, steps)
-        replays.append(Replay(seed, inputs, Snapshot(state), state))
+        replays.append(replay_from(state, seed, decode_inputs(target, seed, steps)))
     return tuple(replays)
+
+
+def replay_from(state: State, seed: int, inputs: Sequence[Inputs]) -> Replay:
+    """Return the replay of some steps from the state as it is now; what their inputs hold is part of it."""
+    known = {id(tensor) for tensor in state.values()}
+    held = {name: tensor for name, tensor in held_by(inputs).items() if id(tensor) not in known}
+    whole = {**state, **held}
+    return Replay(seed, inputs, Snapshot(whole), whole, tuple(map(id, held.values())))
 
 
 def record(step: Step, replays: Sequence[Replay]) -> tuple[Recording, ...]:
@@ -93,6 +111,12 @@ def _run(step: Step, replay: Replay) -> Any:
     with torch.no_grad():
         for inputs in replay.inputs:
             yield run_once(step, inputs)
+        known = {id(tensor) for tensor in replay.state.values()}
+        if replay.held and any(id(tensor) not in known for tensor in held_by(replay.inputs).values()):
+            raise TargetError(
+                "the decode step replaces a tensor inside one of its inputs by another one, so that what it leaves "
+                "there cannot be compared; have it write into the tensor in place"
+            )
 
 
 def run_once(step: Step, inputs: Inputs) -> dict[str, torch.Tensor]:

@@ -569,8 +569,10 @@ class WorkerRunner:
             return ProcessComparison([FinalRow(job.plans[0][0], None, reason, None, "")])
         logger.warning("%s; comparing each plan in a separate process", reason)
         parts = [self._compared(replace(job, plans=[plan], alone=plan[0]), report) for plan in job.plans]
-        rows = [row for part in parts for row in part.rows]
-        return ProcessComparison(rows, "; ".join(part.noise for part in parts if part.noise))
+        rows: dict[str, FinalRow] = {}
+        for row in (row for part in parts for row in part.rows):
+            rows.setdefault(row.name, row)  # each process has a baseline
+        return ProcessComparison(list(rows.values()), "; ".join(part.noise for part in parts if part.noise))
 
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
         """Estimate durations: a finalist is compiled from the cache, unless each plan needs a fresh process."""

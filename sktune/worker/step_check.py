@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from sktune.backends.base import Step
-from sktune.core.errors import TargetError
+from sktune.core.errors import NotDeterministicError, TargetError
 from sktune.measure.bits import Mismatch, bits_of, difference
-from sktune.targets.base import Snapshot, Target, decode_inputs
-from sktune.worker.replays import STEPS, Replay, State, copied, run_once
+from sktune.targets.base import Target, decode_inputs
+from sktune.worker.replays import STEPS, Replay, State, copied, replay_from, run_once
 
 MAX_STEPS_PER_CONTEXT = 64
 MIN_CONTEXTS = 32
@@ -35,7 +35,7 @@ class Digester:
     """Digests of tensors' bits: multilinear hashes modulo 2^64 of 32-bit words (Carter and Wegman 1979).
 
     Two different tensors have the same digest with a probability below 2^-32, as the keys are random 64-bit numbers and
-    two words differ by less than 2^32. The digests stay on the tensors' device.
+    two words differ by less than 2^32. The digests stay on the first tensor's device.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,10 @@ class Digester:
 
     def __call__(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return one digest for each tensor, shape (tensors,), int64."""
-        return torch.stack([self._digest(tensor) for tensor in tensors.values()])
+        digests = [self._digest(tensor) for tensor in tensors.values()]
+        return torch.stack(
+            [digest.to(digests[0].device) for digest in digests]
+        )  # a counter may be in the host's memory
 
     def _digest(self, tensor: torch.Tensor) -> torch.Tensor:
         key = self._key(tensor.device)
@@ -182,30 +185,52 @@ def compare_steps(
         places: the contexts; see ``contexts``.
         may_continue: called after each step with the number of steps that were equal in the contexts before; if it
             returns false, the comparison ends with these contexts.
+
+    Raises:
+        NotDeterministicError: the baseline differs from itself where the candidate differs from it.
     """
     digester, result = Digester(), StepComparison()
     for place in places:
-        replay = replay_of(target, state, baseline, place)
         has_time = partial(may_continue, result.steps)
         try:
+            replay = replay_of(target, state, baseline, place, has_time)
             expected, names, elements = _digests(digester, baseline, replay, has_time)
             actual, actual_names, _ = _digests(digester, candidate, replay, has_time)
         except _TimeIsUpError:
             break
         if actual_names != names or not torch.equal(expected, actual):
-            return replace(result, mismatch=_first_difference(replay, baseline, candidate), context=place)
+            again, _, _ = _digests(digester, baseline, replay, partial(_asked_anyway, has_time))
+            if not torch.equal(expected, again):
+                raise NotDeterministicError(
+                    f"the baseline is not deterministic: two runs of the same {place.steps} steps differ (seed "
+                    f"{place.seed}); make the step deterministic, as bit-identity cannot be checked otherwise"
+                )
+            difference = _first_difference(replay, baseline, candidate, has_time)
+            return replace(result, mismatch=difference, context=place)
         result = StepComparison(result.steps + place.steps, result.contexts + 1, result.elements + elements)
     return result
 
 
-def replay_of(target: Target, state: State, baseline: Step, place: Context) -> Replay:
+def _asked_anyway(may_continue: Callable[[], bool]) -> bool:
+    """Ask, which reports that the work goes on, and continue: what has begun is to be explained."""
+    may_continue()
+    return True
+
+
+def replay_of(
+    target: Target, state: State, baseline: Step, place: Context, may_continue: Callable[[], bool] = lambda: True
+) -> Replay:
     """Return the replay of a context: its steps, and the state that they start from."""
+    if not may_continue():
+        raise _TimeIsUpError
     inputs = decode_inputs(target, place.seed, place.skipped + place.steps, place.tokens)
     baseline.prepare()
     with torch.no_grad():
         for arguments in inputs[: place.skipped]:
+            if not may_continue():
+                raise _TimeIsUpError
             baseline.run(*arguments)
-    return Replay(place.seed, inputs[place.skipped :], Snapshot(state), state)
+    return replay_from(state, place.seed, inputs[place.skipped :])
 
 
 def _digests(
@@ -232,10 +257,11 @@ def _tensors(step: Step, replay: Replay) -> Iterator[dict[str, torch.Tensor]]:
             yield {**run_once(step, inputs), **replay.state}
 
 
-def _first_difference(replay: Replay, baseline: Step, step: Step) -> Mismatch:
+def _first_difference(replay: Replay, baseline: Step, step: Step, report: Callable[[], object]) -> Mismatch:
     """Run both steps again up to each position, as outputs are not kept."""
     for number in range(len(replay.inputs)):
-        start = Replay(replay.seed, replay.inputs[: number + 1], replay.start, replay.state)
+        report()
+        start = replace(replay, inputs=replay.inputs[: number + 1])
         sides = [_last(own, start) for own in (baseline, step)]
         if mismatch := difference(sides[0], sides[1], replay.seed, number):
             return mismatch

@@ -147,7 +147,13 @@ class Verifier:
         )
         blamed: tuple[str, ...] = ()
         if result.mismatch and result.context:
-            replay = step_check.replay_of(self._target, self._state, self._baseline.step, result.context)
+            replay = step_check.replay_of(
+                self._target,
+                self._state,
+                self._baseline.step,
+                result.context,
+                lambda: may_continue(result.steps) or True,
+            )
             blamed = self._changing_scopes(plan, compiled, [replay])
         elif result.steps <= self.quick_steps:
             return None

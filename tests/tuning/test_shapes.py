@@ -397,7 +397,7 @@ def test_a_part_of_the_time_that_is_too_short_for_a_trial_is_no_end(
     """The same command would come to the same end again: each shape gets a trial first, if there is time at all."""
     monkeypatch.setattr("sktune.tuning.shapes.FIRST_TIME", 1e-6)
     monkeypatch.setattr("sktune.tuning.shapes.OTHERS_TIME", 1e-6)
-    answer = searched(tmp_path / "runs", time_budget=120.0)
+    answer = searched(tmp_path / "runs", time_budget_s=120.0)
     assert all(result.trials for result in answer.results)
 
 
@@ -408,6 +408,7 @@ def test_a_winner_without_time_to_be_verified_is_told(whole: Any, monkeypatch: p
     assert answer.unverified == answer.shapes and answer.single.is_baseline
     assert [row.ci95 for row in rows_of(answer)] == [None, None]
     assert any("At batch=1, batch=8 there was no time to verify" in line for line in answer_lines(answer))
+    assert not has_compared(whole.results[0], ())  # would be verified by the same command
     monkeypatch.undo()
     assert not replace(whole).unverified
 

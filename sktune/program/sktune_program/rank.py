@@ -102,15 +102,14 @@ class MarkedStep:
         if not self._was_called:
             self._was_called = True
             self._called()
-        now_s = self._now_s
         if not self._reporter.is_active:  # in production nothing waits for the device
             return self._run(self._compiled, arguments, keywords)
         turns = self._task.turns
         is_baselines = turns is not None and self._baseline is not None and is_baselines_turn(self._steps, turns)
         step = self._baseline if is_baselines and self._baseline is not None else self._compiled
-        began = now_s()
+        began = self._read_clock()
         output = self._run(step, arguments, keywords)
-        seconds = now_s() - began
+        seconds = self._read_clock() - began
         if self._steps == 0:
             self._reporter.write("compiled", seconds=seconds)
         else:
@@ -136,6 +135,14 @@ class MarkedStep:
             raise
         finally:
             self._gate.is_open = False
+
+    def _read_clock(self) -> float:
+        """Return the time in seconds, once the device has done its work; that is where an NPU reports its errors."""
+        try:
+            return self._now_s()
+        except BaseException as failure:
+            self._fail("run", failure)
+            raise
 
     def prepare(self) -> None:
         """Put the scopes on the tree; they do nothing until a call. Calling it again changes nothing.

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .errors import described
 from .task import FORMAT, HOST_RANK_VARIABLE
 
 RANK_VARIABLES = ("RANK", "RANK_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK")
@@ -41,6 +42,7 @@ class Reporter:
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self._folder = folder
         self._file: Any = None
+        self._hook = sys.excepthook
 
     @property
     def is_active(self) -> bool:
@@ -60,6 +62,12 @@ class Reporter:
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - until the process ends
         self.write("start", format=FORMAT, pid=os.getpid(), host=host, versions=installed_versions())
         atexit.register(self.write, "end")
+        self._hook, sys.excepthook = sys.excepthook, self._end_by_exception
+
+    def _end_by_exception(self, kind: type[BaseException], failure: BaseException, trace: Any) -> None:
+        """Report what ends the process: launch scripts do not pass its exit code on, and ``end`` is written, too."""
+        self.write("error", stage="run", message=f"it ended with {described(failure)}")
+        self._hook(kind, failure, trace)
 
     def write(self, event: str, **values: Any) -> None:
         """Write one event."""
