@@ -253,11 +253,17 @@ def _graph_rows(graphs: Iterable[GeGraph]) -> tuple[list[_Row], dict[str, _Membe
 
 
 def _profile_rows(kernels: pd.DataFrame) -> list[_Row]:
-    """Return the kernels of one step on one device, in order."""
+    """Return the kernels of one step on one device, in order.
+
+    With marked steps it is the first one that has as many SuperKernels as steps that have some do in the median: there
+    may be a prefill or a warm-up before.
+    """
     frame = kernels[kernels["device"] == kernels["device"].min()].sort_values("start_us", kind="stable")
     steps = frame.loc[frame["step"] >= 0, "step"]
     if not steps.empty:
-        frame = frame[frame["step"] == steps.min()]
+        counts = frame.loc[(frame["step"] >= 0) & (frame["type"] == SUPERKERNEL), "step"].value_counts()
+        usual = counts[counts == counts.sort_values().iloc[len(counts) // 2]] if len(counts) else counts
+        frame = frame[frame["step"] == (min(usual.index) if len(usual) else steps.min())]
     columns = zip(frame["stream"].astype(str), frame["name"].astype(str), frame["type"].astype(str), strict=True)
     rows = [_Row(stream, NamedOperator(name, kind)) for stream, name, kind in columns]
     # A SuperKernel is named after its operators, so a name repeats only in the next step.

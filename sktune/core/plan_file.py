@@ -58,6 +58,8 @@ class DecodeEntry(Document):
 
     function: str
     signature: str = ""
+    model: str | None = None
+    """Class of the module tree, if it is not that of the function."""
 
 
 class ArtifactsEntry(Document):

@@ -69,7 +69,7 @@ class CheckedRuns:
     def __init__(self, recipe: Recipe, folder: Path, cache: Path, host: str = "", hosts: Sequence[Peer] = ()) -> None:
         self.recipe, self._folder = recipe, folder
         self.logs = Path("logs", host)
-        self.launcher = Launcher(recipe, folder / "work" / host, cache / host, hosts)
+        self.launcher = Launcher(recipe, folder / "work" / host, cache / host, hosts, host)
         self.reference: tuple[RankReport, ...] = ()
         self.ignored: frozenset[tuple[int, str]] = frozenset()
         self.alternates = False

@@ -1,5 +1,6 @@
 """One run of a recipe's program on each of its hosts, watched until it ends, fails, hangs or loses a rank."""
 
+import hashlib
 import logging
 import math
 import os
@@ -22,7 +23,7 @@ from sktune.recipes.peers import HostCommand, HostState, LocalPeer, Peer
 from sktune.recipes.rank_reports import RankReport, read_reports
 from sktune.recipes.yaml_copy import copy_paths, written_copies
 from sktune.targets.recipe import LatencyLines, Recipe
-from sktune.worker.machine import rename_old
+from sktune.worker.machine import BEFORE, rename_old
 
 logger = logging.getLogger(__name__)
 
@@ -79,16 +80,18 @@ class Launcher:
         folder: gets one folder for each run.
         caches: folder of the compilers' caches, with one folder for each plan.
         hosts: on which it runs, this one first; they share all folders.
+        host: the name of this one, if others may run the program in the same folder meanwhile.
 
     Attributes:
         deadline_s: time by which a run must end, on the clock of ``time.monotonic``; another thread may move it.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, caches: Path, hosts: Sequence[Peer] = ()) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, caches: Path, hosts: Sequence[Peer] = (), host: str = "") -> None:
         self._recipe, self._folder, self._caches = recipe, real_path(folder), real_path(caches)
         self._hosts: Sequence[Peer] = hosts or (LocalPeer(),)
         self._names = [host.name for host in hosts] if len(hosts) > 1 else []
-        self._copies = copy_paths(recipe.yaml.file, self._names) if recipe.yaml else []
+        self._group = self._names or [host] * bool(host)
+        self._copies = copy_paths(recipe.yaml.file, self._group) if recipe.yaml else []
         self._run_folder: Path | None = None
         self.deadline_s = math.inf
 
@@ -112,8 +115,9 @@ class Launcher:
         folder.mkdir(parents=True)
         replace(task, scopes=plan.marked, options=dict(plan.options)).write(folder)
         outputs = [log, *(log.with_suffix(f".host-{host}.log") for host in range(1, len(self._hosts)))]
-        for output in outputs:
-            rename_old(output)
+        copies = [path for path in log.parent.glob(f"{log.stem}.*") if BEFORE not in path.name]
+        for old in dict.fromkeys((*outputs, *copies)):
+            rename_old(old)
         began, earlier = time.monotonic(), self._log_files()
         program = self._recipe.yaml
         try:
@@ -236,28 +240,31 @@ class Launcher:
         died = next((report for report in reports if not report.has_ended), None)
         return Failure(Reason.CRASHED, f"{died.name} died {died.progress}") if died else None
 
-    def _log_files(self) -> dict[Path, int]:
-        """Return the program's log files with the time in ns when each was last changed.
+    def _log_files(self) -> dict[Path, "_LogState"]:
+        """Return the program's log files as they are.
 
         Several groups of hosts may run in one folder: then only those with the name of a copy in their path are ours.
         """
         paths = sorted(self._recipe.directory.glob(self._recipe.logs)) if self._recipe.logs else []
-        own = [copy.stem for copy in self._copies] if self._names else [""]
-        return {path: path.stat().st_ctime_ns for path in paths if any(name in str(path) for name in own)}
+        own = [copy.stem for copy in self._copies] if self._group and self._copies else [""]
+        return {path: _LogState.of(path) for path in paths if any(name in str(path) for name in own)}
 
-    def _logs(self, outputs: Sequence[Path], earlier: Mapping[Path, int]) -> list[Path]:
-        """Return the files with the latencies: the log files that this run has written, or its output."""
+    def _logs(self, outputs: Sequence[Path], earlier: Mapping[Path, "_LogState"]) -> dict[Path, int]:
+        """Return the files with the latencies: the log files that this run has written, or its output.
+
+        Each has the number of bytes that earlier runs have written, if this one has appended to it.
+        """
         if self._recipe.logs is None:
-            return list(outputs)
-        # Not those changed since its start: the clock may have been set back.
-        return [path for path, changed_ns in self._log_files().items() if earlier.get(path) != changed_ns]
+            return dict.fromkeys(outputs, 0)
+        changed = {path: earlier.get(path) for path, now in self._log_files().items() if now != earlier.get(path)}
+        return {path: before.size if before and before.begins(path) else 0 for path, before in changed.items()}
 
-    def _latencies(self, reports: Sequence[RankReport], logs: Sequence[Path]) -> tuple[tuple[float, ...], ...]:
+    def _latencies(self, reports: Sequence[RankReport], logs: Mapping[Path, int]) -> tuple[tuple[float, ...], ...]:
         wanted = self._recipe.latency
         if wanted == "steps":
             return tuple(tuple(1e3 * seconds for seconds in report.all_s) for report in reports)
         pattern = wanted.pattern if isinstance(wanted, LatencyLines) else None
-        texts = (path.read_text(encoding="utf-8", errors="replace") for path in logs)
+        texts = (path.read_bytes()[before:].decode("utf-8", errors="replace") for path, before in logs.items())
         step_ms = (tuple(step_latencies_ms(text, pattern)) for text in texts)
         return tuple(steps for steps in step_ms if steps)
 
@@ -284,6 +291,28 @@ class Launcher:
                 on_host = f" on {host.name}" if self._names else ""
                 return f"process {other[0]}{on_host} runs another inference ({other[1][:80]})"
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _LogState:
+    """A log file at some time: when it was last changed, in ns, its size in bytes, and its digest.
+
+    Not only the former: the clock may have been set back.
+    """
+
+    changed_ns: int
+    size: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, path: Path) -> "_LogState":
+        content = path.read_bytes()
+        return cls(path.stat().st_ctime_ns, len(content), hashlib.sha256(content).digest())
+
+    def begins(self, path: Path) -> bool:
+        """Whether a file begins with what was in it then: a logger appends to it."""
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(self.size)).digest() == self.digest
 
 
 def _of_host(folder: Path, host: int) -> Path:

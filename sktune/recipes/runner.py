@@ -40,7 +40,7 @@ from sktune.worker.jobs import (
     Verify,
     silent,
 )
-from sktune.worker.machine import explained, refuse_failure_of_machine
+from sktune.worker.machine import BEFORE, explained, refuse_failure_of_machine
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -133,7 +133,11 @@ class ProgramRunner:
     def _facts(self) -> dict[str, Any]:
         yaml = self._recipe.yaml
         return {
-            "decode": {"function": self._runs.decode.function, "signature": self._runs.decode.signature},
+            "decode": {
+                "function": self._runs.decode.function,
+                "signature": self._runs.decode.signature,
+                **({"model": self._recipe.model} if self._recipe.model else {}),
+            },
             "calls": {self._runs.decode.function: self._runs.signature},
             "verified": VERIFIED,
             "command": shlex.join(self._recipe.argv()),
@@ -191,7 +195,8 @@ class ProgramRunner:
         if not self._backend.runs_superkernels:
             return outcome
         output = self._runs.log(log)
-        logs = [output, *sorted(output.parent.glob(f"{output.stem}.*")), *self._runs.launcher.device_logs()]
+        copies = (path for path in sorted(output.parent.glob(f"{output.stem}.*")) if BEFORE not in path.name)
+        logs = [output, *copies, *self._runs.launcher.device_logs()]
         return explained(outcome, plan, logs)
 
     def sample_noise_floor(self, job: SampleNoiseFloor, _report: Report, /) -> NoiseFloorSample | None:

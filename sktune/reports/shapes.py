@@ -235,7 +235,7 @@ def shapes_yaml(answer: ShapesResult) -> str | None:
         },
         scope_flavour(first),
         layers_of(first.facts.layout) if first.facts.layout else 0,
-        first.facts.decode and {"function": first.facts.decode["function"]},
+        first.facts.decode and {name: value for name, value in first.facts.decode.items() if name != "signature"},
         target=None if first.is_simulated else first.facts.target,
         shapes=entries,
     )
@@ -283,8 +283,7 @@ def _decode(result: SearchResult) -> dict[str, str] | None:
     """Return the decode step of a program, with the signature of its calls also where it is the only one."""
     if result.facts.decode is None:
         return None
-    function = result.facts.decode["function"]
-    return {"function": function, "signature": result.facts.calls.get(function, "")}
+    return {**result.facts.decode, "signature": result.facts.calls.get(result.facts.decode["function"], "")}
 
 
 def _delivery(answer: ShapesResult, number: int, plan: Plan) -> DeliveryRecord | None:

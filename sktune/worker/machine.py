@@ -48,11 +48,15 @@ def refuse_failure_of_machine(logs: Iterable[Path], folders: Iterable[Path]) -> 
         raise MachineError(f"the machine fails, not the plan: {problem}; {MEND_MACHINE}")
 
 
+BEFORE = ".before-"
+"""In the names of logs of earlier attempts."""
+
+
 def rename_old(log: Path) -> None:
     """Rename a log of an earlier attempt, so that what it says is not read again."""
     if log.exists():
-        runs = len(list(log.parent.glob(f"{log.stem}.before-*")))
-        log.rename(log.with_name(f"{log.stem}.before-{runs + 1}{log.suffix}"))
+        runs = len(list(log.parent.glob(f"{log.stem}{BEFORE}*")))
+        log.rename(log.with_name(f"{log.stem}{BEFORE}{runs + 1}{log.suffix}"))
 
 
 def names_machine(explanation: str) -> bool:

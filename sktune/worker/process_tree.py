@@ -170,7 +170,11 @@ def _keep(parent: int, started: int, lingers: bool, scratch: str, argv: list[str
         os.write(started, b"failed %d\n" % (failure.errno or 0))
         os._exit(1)
     os.write(started, b"started %d\n" % program)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the program's pipes must close with it
+    opened = [int(path.name) for path in Path("/proc/self/fd").iterdir()]  # SC_OPEN_MAX may be a billion
+    for number in opened:
+        if number > 2:
+            with suppress(OSError):  # that of the list itself
+                os.close(number)  # the program's pipes must close with it
     # Not ``sigtimedwait``: stopped and continued, as Slurm suspends jobs, it returns a signal that nobody sent.
     signal.setitimer(signal.ITIMER_REAL, POLL_S, POLL_S)
     result: int | None = None

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 import select
 import shutil
 import signal
@@ -39,6 +40,7 @@ from sktune.core.outcome import MAX_FINALISTS, MAX_SHORTLISTED, FinalRow, Outcom
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.machine import Machine
+from sktune.program.sktune_program.launch import PLAN_VARIABLE, RUN_VARIABLE
 from sktune.targets import TargetSpec
 from sktune.worker.jobs import (
     SCRATCH,
@@ -62,6 +64,9 @@ from sktune.worker.machine import explained, refuse_failure_of_machine, rename_o
 from sktune.worker.process_tree import ProcessTree
 
 logger = logging.getLogger(__name__)
+
+_DEVICE_ERROR = re.compile(r"\b(CUDA (driver )?|NPU (function )?)error\b")
+"""In what is said of a failure: after it, the process cannot use the device any more."""
 T = TypeVar("T")
 
 SERVER = "sktune.worker.server"
@@ -93,10 +98,14 @@ def work_folder(backend: BackendInfo, folder: Path, number: int) -> Path | None:
 
 
 def environment_of(spec: TargetSpec, cache: Path, work: Path | None) -> dict[str, str]:
-    """Return the environment of a worker; compiler caches go to ``cache``, other folders of compilers to ``work``."""
+    """Return the environment of a worker; compiler caches go to ``cache``, other folders of compilers to ``work``.
+
+    A plan that the user's shell has for its programs must not be on the baseline.
+    """
     backend = backend_info(spec.backend)
+    inherited = {name: value for name, value in os.environ.items() if name not in (PLAN_VARIABLE, RUN_VARIABLE)}
     environment = {
-        **os.environ,
+        **inherited,
         **backend.worker_environment(spec.device),
         "TORCHINDUCTOR_CACHE_DIR": str(without_spaces(cache)),
         "LANGUAGE": "en",  # messages of compilers are read
@@ -475,7 +484,7 @@ class WorkerRunner:
                     scored = replace(decoded(Outcome, message["scored"]), log=log)
                 if "answer" in message:
                     outcome = replace(decoded(Outcome, message["answer"]), log=log)
-                    if outcome.reason is Reason.CRASHED:
+                    if outcome.reason is Reason.CRASHED or _DEVICE_ERROR.search(outcome.detail):
                         self.close()  # what a crashed plan left behind must not affect the next one
                     return replace(outcome, stage=outcome.stage or stage) if outcome.reason else outcome
         except OutOfTimeError:

@@ -20,6 +20,7 @@ from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.search_options import fields_of
 from sktune.core.space import StartingPoint
+from sktune.core.verification import Verification
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.facts import DeliveryRecord
 from sktune.study.result import stored_result
@@ -27,7 +28,7 @@ from sktune.study.stored_space import space_of
 from sktune.tuning import loop
 from sktune.tuning.loop import search as search_with_proxy
 from sktune.tuning.request import Request
-from sktune.worker.jobs import RunnerSetup, RunnerTraits
+from sktune.worker.jobs import Report, RunnerSetup, RunnerTraits, Verify
 from tests.builders import decoder_layout, sktune_command
 from tests.fake_runner import FINALIST_S, LAYERS, OPENING_S, TRIAL_S, FakeRunner, search
 
@@ -603,6 +604,42 @@ class TestFinals:
         plans = [row for row in result.final if row.name.isdigit()]
         assert plans
         assert all(row.speedup is None and "was killed" in row.verdict for row in plans)
+
+    def test_a_verification_that_the_time_cuts_off_leaves_the_comparison(self, tmp_path: Path) -> None:
+        """What the trial has compared stands."""
+
+        def ends(kind: str, plans: Sequence[Plan]) -> None:
+            if kind == "verify":
+                raise OutOfTimeError
+
+        result = search(tmp_path, FakeRunner(breaks=ends), trials=3, time_budget_s=3600)
+        assert result.is_compared and result.winner is not None
+
+    def test_a_verification_that_does_not_run_rejects_no_plan_for_ever(self, tmp_path: Path) -> None:
+        """It may be the machine's fault; only bits that differ are a fact about the plan."""
+
+        class Lost(FakeRunner):
+            def verify(self, request: Verify, report: Report, /) -> Verification:
+                return Verification(difference="verify did not end within 300 s", is_broken=True)
+
+        assert search(tmp_path, Lost(), trials=3).winner is None
+        assert search(tmp_path, FakeRunner(), trials=4).winner is not None
+
+    def test_code_that_was_not_written_is_written_by_the_same_command(self, tmp_path: Path) -> None:
+        """A search that is killed then has its figures, but not all of its answer."""
+
+        def killed(kind: str, plans: Sequence[Plan]) -> None:
+            if kind == "deliver":
+                raise KeyboardInterrupt
+
+        with pytest.raises(InterruptedSearchError):
+            search(tmp_path, FakeRunner(breaks=killed), trials=3)
+        result = search(tmp_path, FakeRunner(), trials=3)
+        assert result.winner is not None and result.facts.delivery is not None
+        assert result.facts.delivery.trial == result.winner.number
+        again = FakeRunner()
+        search(tmp_path, again, trials=3)
+        assert not again.asked
 
     def test_a_baseline_that_crashes_ends_the_search(self, tmp_path: Path) -> None:
         """There is nothing to compare with; the trials are stored."""

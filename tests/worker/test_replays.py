@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from sktune.backends.base import Step
+from sktune.core.errors import TargetError
 from sktune.measure.bits import Mismatch
 from sktune.targets.base import Target
 from sktune.worker import replays
@@ -114,3 +115,35 @@ def test_ulps_are_counted_across_zero() -> None:
     mismatch = difference(lambda value: tiny[:1].clone(), lambda value: tiny[1:].clone())
     assert mismatch is not None
     assert mismatch.largest_ulp == 2
+
+
+def nested(write: Callable[[list[torch.Tensor], torch.Tensor], object]) -> tuple[Target, Step]:
+    """Return a target whose prefill makes a cache anew and passes it to each step, which writes to it."""
+
+    def prefill(seed: int, steps: int) -> list[tuple[torch.Tensor, list[torch.Tensor]]]:
+        generator = torch.Generator().manual_seed(seed)
+        kept = [torch.zeros(2, 3)]
+        return [(torch.randn(2, 3, generator=generator), kept) for _ in range(steps)]
+
+    def step(value: torch.Tensor, kept: list[torch.Tensor]) -> torch.Tensor:
+        write(kept, value)
+        return value + 1
+
+    return Target(nn.Identity(), step, prefill), Step(step)
+
+
+def test_a_cache_that_only_the_inputs_hold_is_compared() -> None:
+    """It outlives a step, and each side begins with what the prefill has left in it."""
+    target, step = nested(lambda kept, value: kept[0].mul_(0.5).add_(value))
+    recordings = replays.record(step, replays.prepare(target))
+    assert replays.compare(step, recordings) is None
+    _, other = nested(lambda kept, value: kept[0].mul_(0.25).sub_(value))
+    mismatch = replays.compare(other, recordings)
+    assert mismatch is not None and mismatch.tensor == "input[1][0]"
+
+
+def test_a_tensor_that_is_replaced_inside_an_input_is_refused() -> None:
+    """What is left in its place would not be compared."""
+    target, step = nested(lambda kept, value: kept.__setitem__(0, value.clone()))
+    with pytest.raises(TargetError, match="replaces a tensor inside one of its inputs"):
+        replays.record(step, replays.prepare(target))

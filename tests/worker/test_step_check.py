@@ -1,6 +1,7 @@
 """Thousands of steps over the whole cache are compared, which gives a bound on the share that differs."""
 
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from sktune.backends.base import Step
 from sktune.core.codec import decoded, encoded
+from sktune.core.errors import NotDeterministicError
 from sktune.core.verification import RegionCheck, Verification, steps_needed
 from sktune.targets.base import Target
 from sktune.worker import step_check
@@ -148,3 +150,34 @@ def test_a_digest_changes_with_every_bit(values: list[int], data: st.DataObject)
         other[index] ^= data.draw(st.sampled_from([1, 2, 64, 128]))
     assert torch.equal(digester({"x": tensor}), digester({"x": tensor.clone()}))
     assert not torch.equal(digester({"x": tensor}), digester({"x": other}))
+
+
+def test_a_baseline_that_differs_from_itself_blames_no_plan() -> None:
+    """Though it does so on a few steps alone, which the search's first look has missed."""
+    target, calls = caches.with_capacity(), count()
+
+    def flaky(x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = target.decode_step(x)
+        return out + (next(calls) % 50 == 7)
+
+    baseline, candidate = Step(flaky), Step(target.decode_step)
+    places = step_check.contexts(target, target.state, candidate, 400)
+    with pytest.raises(NotDeterministicError, match="two runs of the same"):
+        step_check.compare_steps(target, target.state, baseline, candidate, places)
+
+
+def test_time_is_asked_for_while_steps_are_skipped() -> None:
+    """Who waits for the comparison would give up otherwise: a cache has thousands of slots before the last context."""
+    target = caches.without_capacity()
+    step = Step(target.decode_step)
+    asked: list[int] = []
+    place = step_check.Context(3, 1, skipped=20)
+
+    def ask(done: int) -> bool:
+        asked.append(done)
+        return True
+
+    step_check.compare_steps(target, target.state, step, step, [place], ask)
+    assert len(asked) > 20
+    result = step_check.compare_steps(target, target.state, step, step, [place], lambda done: False)
+    assert result.steps == 0 and result.mismatch is None

@@ -8,7 +8,7 @@ so no trial traces the model again. Inductor's caches, including its choices by 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -334,8 +334,11 @@ class InductorBackend:
         try:
             with torch.no_grad():
                 step.run(*self._inputs)
-        finally:
-            self._snapshot.restore()
+        except BaseException:
+            with suppress(RuntimeError):  # what has failed says more than that the device does not copy any more
+                self._snapshot.restore()
+            raise
+        self._snapshot.restore()
 
     def _observe(self, plan: Plan, pieces: Pieces, begin: Callable[[], Inputs]) -> tuple[ScopeTime, ...]:
         scopes = {scope.label: scope for scope in plan.scopes}

@@ -112,7 +112,9 @@ def _plan(document: dict[str, Any], backend: str) -> RankTask:
     assert isinstance(plan, dict)
     _check_keys(plan, frozenset(("scopes", "options")), "a plan")
     options = options_of(plan.get("options") or {}, "a plan")
-    return RankTask(False, backend, decode=_decode(decode), scopes=tuple(scopes), options=options)
+    call = _decode(decode)
+    model = decode.get("model") if decode is not None else None
+    return RankTask(False, backend, model, decode=call, scopes=tuple(scopes), options=options)
 
 
 def _decode(entry: Any) -> DecodeCall | None:
@@ -120,7 +122,7 @@ def _decode(entry: Any) -> DecodeCall | None:
         return None
     if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
         raise PlanError(f"decode must have the function and the signature of the decode step, got {entry!r}")
-    _check_keys(entry, frozenset(("function", "signature")), "decode")
+    _check_keys(entry, frozenset(("function", "signature", "model")), "decode")
     if not entry.get("function"):
         raise PlanError("decode has no function; name the compiled function, or leave decode out")
     return DecodeCall(entry["function"], entry.get("signature", ""))

@@ -291,6 +291,7 @@ class Rank:
             return lambda function: self.compile(function, **keywords)
         tree = find_tree(model, self._task.model)
         if tree is None:
+            self._others[getattr(model, "__qualname__", type(model).__name__)] = ()
             return self._compile(model, **keywords)
         name = f"{type(tree).__name__}.{getattr(model, '__name__', 'forward')}"
         count = self._names[name] = self._names.get(name, 0) + 1
