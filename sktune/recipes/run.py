@@ -310,9 +310,9 @@ class _LogState:
         return cls(path.stat().st_ctime_ns, len(content), hashlib.sha256(content).digest())
 
     def begins(self, path: Path) -> bool:
-        """Whether a file begins with what was in it then: a logger appends to it."""
+        """Whether a file has what was in it then, and more: a logger appends to it."""
         with path.open("rb") as file:
-            return hashlib.sha256(file.read(self.size)).digest() == self.digest
+            return hashlib.sha256(file.read(self.size)).digest() == self.digest and bool(file.read(1))
 
 
 def _of_host(folder: Path, host: int) -> Path:

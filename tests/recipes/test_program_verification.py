@@ -105,7 +105,6 @@ class TestBounds:
         [
             ("output:20", "rank 0, step 20: output differs from the baseline's"),
             ("state:20", "rank 0: state model.cache differs from the baseline's after 40 steps"),
-            ("end:5", "rank 0: 35 decode steps instead of 40"),
         ],
     )
     def test_verification_finds_what_differs_late(self, tmp_path: Path, fault: str, difference: str) -> None:
@@ -117,6 +116,12 @@ class TestBounds:
         assert verified and str(verified) == difference
         assert outcome.after(verified).reason is Reason.MISMATCH
         assert outcome.after(verified).blamed == PLAN.scopes[0].label
+
+    def test_a_run_that_ends_early_gives_no_figure(self, tmp_path: Path) -> None:
+        """Its script may hide a crash, and its first steps are equal; every run of the baseline has made more."""
+        with faulty_program(tmp_path, "end:5") as runner:
+            outcome = runner.run(Judge(PLAN, "trial.log"), silent)
+        assert (outcome.reason, outcome.detail) == (Reason.CRASHED, "rank 0 ended after 35 of 40 decode steps")
 
     def test_what_differs_early_is_a_mismatch(self, tmp_path: Path) -> None:
         """The verification has the difference."""

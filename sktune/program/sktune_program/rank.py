@@ -355,6 +355,8 @@ class Rank:
 
     def _announce(self, scopes: int) -> None:
         """Say once in a process, in production, that the plan is in force; of several plans, of each."""
+        if self._is_in_force and len(self._tasks) == 1:
+            return
         self._is_in_force = True
         of_shape = "" if len(self._tasks) == 1 else " of one of its shapes"
         counted = f"{scopes} scope{'' if scopes == 1 else 's'}"
