@@ -89,6 +89,17 @@ def test_what_a_scope_became_is_counted_part_by_part() -> None:
     assert seen[0].parts == mlp.parts
 
 
+def test_the_step_that_is_looked_at_is_a_usual_one() -> None:
+    """A profile may begin with a prefill, which has no SuperKernel."""
+    prefill = profile([("Prefill", "MatMulV2")]).assign(step=0)
+    steps = profile(STEP, steps=3)
+    steps["step"] += 1
+    kernels = pd.concat([prefill, steps.assign(start_us=steps["start_us"] + 5000)])
+    assert fused_scopes(realised_fusion(marked=MARKED, kernels=kernels)) == fused_scopes(
+        realised_fusion(marked=MARKED, kernels=profile(STEP))
+    )
+
+
 def test_ge_dumps_show_what_is_in_each_superkernel() -> None:
     """One operator cut a scope on both its streams."""
     fusion = realised_fusion(marked=MARKED, fused=FUSED)

@@ -25,8 +25,8 @@ from sktune.program.sktune_program.reporter import Reporter
 from sktune.program.sktune_program.task import VERIFIED_STEPS, RankTask, is_baselines_turn
 from sktune.recipes.discover import draft_recipe
 from sktune.recipes.peers import LocalPeer
-from sktune.recipes.rank_reports import draw_turns
-from sktune.recipes.run import step_latencies_ms
+from sktune.recipes.rank_reports import draw_turns, read_reports
+from sktune.recipes.run import Launcher, step_latencies_ms
 from sktune.recipes.runner import ProgramRunner
 from sktune.recipes.step_times import (
     FIRST_ROUND,
@@ -383,6 +383,47 @@ def test_logs_are_found_if_the_clock_was_set_back(tmp_path: Path) -> None:
         outcome = runner.run(Judge(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
     assert outcome.reason is not Reason.CRASHED, outcome.detail
     assert len(list((tmp_path / "study" / "logs").glob("trial.log_*.log"))) == 1
+
+
+def test_logs_that_a_program_appends_to_are_read_from_where_they_were(tmp_path: Path) -> None:
+    """As Python's loggers do; one that is written anew is read as a whole, whatever its size."""
+    lines = (
+        "import os, runpy, sys; sys.argv = ['program.py', '8']; sys.stdout = open('log_0.log', 'MODE')",
+        "print(f'step {9.5 + len([*os.scandir()])} ms'); runpy.run_path('program.py'); sys.stdout.close()",
+    )
+    latency = {"pattern": "step ([0-9.]+) ms"}
+    for mode in "aw":
+        command = [sys.executable, "-c", "; ".join(lines).replace("MODE", mode)]
+        with reporting(tmp_path / mode, command=command, logs="log_*.log", latency=latency) as runner:
+            runner.open()
+            latencies = [each.latency_ms for each in runner._runs.baselines]
+        assert len(latencies) == len(set(latencies)) == 2, "each run has a latency of its own"
+
+
+def test_a_run_that_an_exception_ends_is_none(tmp_path: Path) -> None:
+    """Also after its verified steps, and where a launch script hides the exit code."""
+    (tmp_path / "task.json").write_text("{}")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from sktune_program.reporter import Reporter\n"
+        "Reporter(sys.argv[2]).begin()\n"
+        "raise RuntimeError('507014 aicore timeout')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(SITE), str(tmp_path)], capture_output=True, text=True)
+    assert "507014 aicore timeout" in done.stderr
+    (report,) = read_reports(tmp_path)
+    assert report.has_ended
+    assert report.error == ("run", "it ended with RuntimeError: 507014 aicore timeout")
+
+
+def test_hosts_with_one_program_in_one_folder_have_files_of_their_own(tmp_path: Path) -> None:
+    """Each its copy of the YAML, after which launch scripts name logs."""
+    (tmp_path / "a.yaml").write_text("x: 1\n")
+    command = [sys.executable, "program.py", "8", "{yaml}"]
+    with reporting(tmp_path, command=command, yaml={"file": "a.yaml"}) as runner:
+        recipe = runner._recipe
+    copies = [Launcher(recipe, tmp_path, tmp_path, host=host)._copies for host in ("one", "two", "")]
+    assert len({path for each in copies for path in each}) == 3
 
 
 @pytest.fixture

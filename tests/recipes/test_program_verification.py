@@ -14,7 +14,7 @@ import yaml
 from torch import nn
 
 from sktune.core.errors import BackendError, NotDeterministicError
-from sktune.core.outcome import Reason
+from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.program.sktune_program.rank import MarkedStep
 from sktune.program.sktune_program.reporter import Reporter
@@ -280,3 +280,11 @@ def test_a_program_that_keeps_everything_in_slots_is_compared(tmp_path: Path) ->
     tasks = [json.loads(path.read_text()) for path in (tmp_path / "study" / "work").glob("run-*/task.json")]
     drawn = [task["turns"] for task in tasks if task["turns"] is not None]
     assert len(drawn) == len(set(drawn)) == 2
+
+
+def test_a_plan_that_no_longer_runs_has_not_other_bits(tmp_path: Path) -> None:
+    """As after an upgrade: a recheck tells the one from the other, and so does a study."""
+    with faulty_program(tmp_path, "refuse") as runner:
+        verified = runner.run(Verify("1", PLAN, 2048), silent)
+    assert verified is not None and verified.is_broken
+    assert Outcome().after(verified).reason is Reason.CRASHED

@@ -214,6 +214,8 @@ def test_threads_of_simulating_workers_are_not_in_fingerprints(monkeypatch: pyte
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert fingerprint(spec, SpaceSpec()) == before
     assert environment_of(spec, Path("cache"), None)["OMP_NUM_THREADS"] == "2"
+    monkeypatch.setenv("SKTUNE_PLAN", "plan.yaml")  # of the programs that this shell starts
+    assert "SKTUNE_PLAN" not in environment_of(spec, Path("cache"), None)
 
 
 def test_a_trial_reads_the_studys_records_a_fixed_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
