@@ -262,8 +262,8 @@ def _profile_rows(kernels: pd.DataFrame) -> list[_Row]:
     steps = frame.loc[frame["step"] >= 0, "step"]
     if not steps.empty:
         counts = frame.loc[(frame["step"] >= 0) & (frame["type"] == SUPERKERNEL), "step"].value_counts()
-        usual = counts[counts == counts.sort_values().iloc[len(counts) // 2]] if len(counts) else counts
-        frame = frame[frame["step"] == (min(usual.index) if len(usual) else steps.min())]
+        usual = counts.index[counts == counts.quantile(interpolation="higher")]
+        frame = frame[frame["step"] == min(usual, default=steps.min())]
     columns = zip(frame["stream"].astype(str), frame["name"].astype(str), frame["type"].astype(str), strict=True)
     rows = [_Row(stream, NamedOperator(name, kind)) for stream, name, kind in columns]
     # A SuperKernel is named after its operators, so a name repeats only in the next step.

@@ -19,6 +19,7 @@ Every message is one line: the rule, the value that breaks it, and the fix. Thos
 on their side (``sktune.program``).
 """
 
+import re
 from enum import IntEnum
 from typing import Self
 
@@ -34,6 +35,9 @@ from sktune.program.sktune_program.errors import first_line as first_line
 from sktune.program.sktune_program.errors import line_of_machine as line_of_machine
 from sktune.program.sktune_program.errors import machine_failure as machine_failure
 from sktune.program.sktune_program.errors import nearest as nearest
+
+DEVICE_ERROR = re.compile(r"\b(CUDA|NPU) (driver |function )?error\b")
+"""In what is said of a failure: after it, the process cannot use the device any more."""
 
 
 class ExitCode(IntEnum):

@@ -396,7 +396,7 @@ class Learned:
             self._reference_ms = self._reference_ms or latency_ms
             return Observation(plan, 1 - latency_ms / self._reference_ms, MIN_NOISE)
         speedup = outcome.speedup
-        noise = max(MIN_NOISE, stated_noise(outcome.speedup if outcome else None))
+        noise = max(MIN_NOISE, stated_noise(speedup))
         scopes = scope_savings(self.catalogue, plan, outcome, speedup.baseline_ms)
         return Observation(plan, 1 - 1 / speedup.ratio, noise, scopes)
 

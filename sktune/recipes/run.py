@@ -1,6 +1,5 @@
 """One run of a recipe's program on each of its hosts, watched until it ends, fails, hangs or loses a rank."""
 
-import hashlib
 import logging
 import math
 import os
@@ -256,6 +255,7 @@ class Launcher:
         """
         if self._recipe.logs is None:
             return dict.fromkeys(outputs, 0)
+        # Not those changed since its start: the clock may have been set back.
         changed = {path: earlier.get(path) for path, now in self._log_files().items() if now != earlier.get(path)}
         return {path: before.size if before and before.begins(path) else 0 for path, before in changed.items()}
 
@@ -293,26 +293,32 @@ class Launcher:
         return ""
 
 
+TAIL_BYTES = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class _LogState:
-    """A log file at some time: when it was last changed, in ns, its size in bytes, and its digest.
-
-    Not only the former: the clock may have been set back.
-    """
+    """A log file at some time: when it was last changed, in ns, its size in bytes, and its last ``TAIL_BYTES``."""
 
     changed_ns: int
     size: int
-    digest: bytes
+    tail: bytes
 
     @classmethod
     def of(cls, path: Path) -> "_LogState":
-        content = path.read_bytes()
-        return cls(path.stat().st_ctime_ns, len(content), hashlib.sha256(content).digest())
+        state = path.stat()
+        return cls(state.st_ctime_ns, state.st_size, _bytes_before(path, state.st_size))
 
     def begins(self, path: Path) -> bool:
         """Whether a file has what was in it then, and more: a logger appends to it."""
-        with path.open("rb") as file:
-            return hashlib.sha256(file.read(self.size)).digest() == self.digest and bool(file.read(1))
+        return path.stat().st_size > self.size and _bytes_before(path, self.size) == self.tail
+
+
+def _bytes_before(path: Path, place: int) -> bytes:
+    """Return at most ``TAIL_BYTES`` before a place in a file: logs of all runs may lie in the folder."""
+    with path.open("rb") as file:
+        file.seek(max(0, place - TAIL_BYTES))
+        return file.read(min(place, TAIL_BYTES))
 
 
 def _of_host(folder: Path, host: int) -> Path:

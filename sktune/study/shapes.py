@@ -162,12 +162,8 @@ class ShapesResult:
     @property
     def unverified(self) -> tuple[StepShape, ...]:
         """The shapes whose own answer has bits that were compared in its trial alone, and is not named for that."""
-        return tuple(
-            shape
-            for number, (shape, result) in enumerate(zip(self.shapes, self.results, strict=True))
-            if result.winner
-            and math.isinf(self.latencies_ms.get(result.winner.plan, [math.inf] * (number + 1))[number])
-        )
+        pairs = zip(self.shapes, self.results, strict=True)
+        return tuple(shape for shape, one in pairs if one.winner and one.winner.plan not in latencies_of(one))
 
     @property
     def is_simulated(self) -> bool:

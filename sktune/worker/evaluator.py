@@ -3,7 +3,6 @@
 import gc
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sktune.backends.base import Backend, Compiled, CompileError, Observe, Step
 from sktune.core.delivery import Delivery
 from sktune.core.errors import (
+    DEVICE_ERROR,
     MEND_MACHINE,
     BackendError,
     MachineError,
@@ -165,7 +165,7 @@ class PlanEvaluator:
         """Raise ``MachineError`` if a failure names the machine, or one operator does not compile either."""
         problem = machine_failure(failure)
         # After an error of a kernel nothing works in this process, whatever the machine's state.
-        if not problem and not re.search(r"\b(CUDA|NPU) (driver )?error", str(failure)):
+        if not problem and not DEVICE_ERROR.search(str(failure)):
             try:
                 self._backend.check_machine()
             except Exception as another:  # noqa: BLE001 - whatever it is, it is not the plan's

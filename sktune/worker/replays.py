@@ -31,14 +31,12 @@ class Replay:
         inputs: of the steps after it.
         start: the state there.
         state: the tensors that hold it.
-        held: identities of those that only the inputs hold.
     """
 
     seed: int
     inputs: Sequence[Inputs]
     start: Snapshot
     state: State
-    held: tuple[int, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -72,9 +70,8 @@ def prepare(
 def replay_from(state: State, seed: int, inputs: Sequence[Inputs]) -> Replay:
     """Return the replay of some steps from the state as it is now; what their inputs hold is part of it."""
     known = {id(tensor) for tensor in state.values()}
-    held = {name: tensor for name, tensor in held_by(inputs).items() if id(tensor) not in known}
-    whole = {**state, **held}
-    return Replay(seed, inputs, Snapshot(whole), whole, tuple(map(id, held.values())))
+    whole = {**state, **{name: tensor for name, tensor in held_by(inputs).items() if id(tensor) not in known}}
+    return Replay(seed, inputs, Snapshot(whole), whole)
 
 
 def record(step: Step, replays: Sequence[Replay]) -> tuple[Recording, ...]:
@@ -112,10 +109,10 @@ def _run(step: Step, replay: Replay) -> Any:
         for inputs in replay.inputs:
             yield run_once(step, inputs)
         known = {id(tensor) for tensor in replay.state.values()}
-        if replay.held and any(id(tensor) not in known for tensor in held_by(replay.inputs).values()):
+        if any(id(tensor) not in known for tensor in held_by(replay.inputs).values()):
             raise TargetError(
-                "the decode step replaces a tensor inside one of its inputs by another one, so that what it leaves "
-                "there cannot be compared; have it write into the tensor in place"
+                "the decode step puts a new tensor into one of its inputs, a list or a cache, so that what it leaves "
+                "there cannot be compared; have it write into tensors that are there"
             )
 
 

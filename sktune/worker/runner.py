@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import re
 import select
 import shutil
 import signal
@@ -27,6 +26,7 @@ from sktune.backends.info import BackendInfo
 from sktune.core.codec import decoded, encoded
 from sktune.core.delivery import Delivery
 from sktune.core.errors import (
+    DEVICE_ERROR,
     MEND_MACHINE,
     BackendError,
     MachineError,
@@ -64,9 +64,6 @@ from sktune.worker.machine import explained, refuse_failure_of_machine, rename_o
 from sktune.worker.process_tree import ProcessTree
 
 logger = logging.getLogger(__name__)
-
-_DEVICE_ERROR = re.compile(r"\b(CUDA (driver )?|NPU (function )?)error\b")
-"""In what is said of a failure: after it, the process cannot use the device any more."""
 T = TypeVar("T")
 
 SERVER = "sktune.worker.server"
@@ -484,7 +481,7 @@ class WorkerRunner:
                     scored = replace(decoded(Outcome, message["scored"]), log=log)
                 if "answer" in message:
                     outcome = replace(decoded(Outcome, message["answer"]), log=log)
-                    if outcome.reason is Reason.CRASHED or _DEVICE_ERROR.search(outcome.detail):
+                    if outcome.reason is Reason.CRASHED or DEVICE_ERROR.search(outcome.detail):
                         self.close()  # what a crashed plan left behind must not affect the next one
                     return replace(outcome, stage=outcome.stage or stage) if outcome.reason else outcome
         except OutOfTimeError:

@@ -44,9 +44,8 @@ class Digester:
     def __call__(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return one digest for each tensor, shape (tensors,), int64."""
         digests = [self._digest(tensor) for tensor in tensors.values()]
-        return torch.stack(
-            [digest.to(digests[0].device) for digest in digests]
-        )  # a counter may be in the host's memory
+        device = digests[0].device  # a counter may be in the host's memory
+        return torch.stack([digest.to(device) for digest in digests])
 
     def _digest(self, tensor: torch.Tensor) -> torch.Tensor:
         key = self._key(tensor.device)

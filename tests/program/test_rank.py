@@ -93,6 +93,19 @@ def test_a_graph_of_any_size_that_ran_before_is_not_the_decode_steps(
     assert ran.scopes == [0, 0, 1, 0, int(4 in batches), 1]
 
 
+@pytest.mark.usefixtures("at_exit", "program_scopes")
+@torch.no_grad()
+def test_a_function_may_be_compiled_twice() -> None:
+    """For prefill and for decode: both have the same graphs, of which those of the former have no scopes."""
+    ran, module = Ran(), Model()
+    rank = Rank(torch.compile, [task(8, function="Model.forward#2")], Reporter(None), "plan.yaml")
+    prefill, decode = (rank.compile(module.forward, backend=ran, dynamic=True) for _ in range(2))
+    prefill(torch.ones(3, 8))
+    decode(torch.ones(8, 8))
+    prefill(torch.ones(8, 8))
+    assert ran.scopes == [0, 1, 0]
+
+
 @pytest.mark.usefixtures("at_exit")
 @torch.no_grad()
 def test_other_calls_are_compiled_as_the_program_says() -> None:
@@ -122,7 +135,7 @@ def test_a_step_may_have_many_shapes() -> None:
 @pytest.mark.usefixtures("program_scopes")
 @pytest.mark.parametrize(
     ("function", "called"),
-    [("Model.decode", "Model.forward"), ("Model.forward", "Model.forward(float32[3,8])")],
+    [("Model.decode", "Model.forward(float32[3,8])"), ("Model.forward", "Model.forward(float32[3,8])")],
 )
 @torch.no_grad()
 def test_a_plan_that_never_came_into_force_is_told(

@@ -142,8 +142,9 @@ def test_a_cache_that_only_the_inputs_hold_is_compared() -> None:
     assert mismatch is not None and mismatch.tensor == "input[1][0]"
 
 
-def test_a_tensor_that_is_replaced_inside_an_input_is_refused() -> None:
-    """What is left in its place would not be compared."""
-    target, step = nested(lambda kept, value: kept.__setitem__(0, value.clone()))
-    with pytest.raises(TargetError, match="replaces a tensor inside one of its inputs"):
+@pytest.mark.parametrize("slot", [slice(0, 1), slice(1, 1)])
+def test_a_new_tensor_inside_an_input_is_refused(slot: slice) -> None:
+    """In place of another one, or beside it: it would not be compared."""
+    target, step = nested(lambda kept, value: kept.__setitem__(slot, [value.clone()]))
+    with pytest.raises(TargetError, match="puts a new tensor into one of its inputs"):
         replays.record(step, replays.prepare(target))

@@ -78,13 +78,16 @@ class MarkedStep:
         make_scope: makes a scope of the backend.
         reporter: receives the events; if it is not active, nothing is digested or timed.
         called: called before the first call.
+
+    Attributes:
+        tree: as given.
     """
 
     def __init__(
         self, compiled: Function, baseline: Function | None, tree: nn.Module, function: Function, task: RankTask,
         make_scope: MakeScope, reporter: Reporter, called: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._compiled, self._baseline, self._tree, self._function = compiled, baseline, tree, function
+        self._compiled, self._baseline, self.tree, self._function = compiled, baseline, tree, function
         self._task = task
         self._make_scope, self._reporter, self._called = make_scope, reporter, called
         self._watched: list[tuple[weakref.ref[Any], str]] = []
@@ -153,14 +156,14 @@ class MarkedStep:
         if self._marks is None:
             try:
                 self._marks = attach(
-                    self._tree,
+                    self.tree,
                     self._task.scopes,
                     lambda label, options: GatedScope(self._make_scope(label, options), self._gate),
                 )
             except SktuneError as failure:
                 self._fail("mark", failure)
                 raise
-            self._now_s = clock_of(self._tree.parameters())
+            self._now_s = clock_of(self.tree.parameters())
             atexit.register(self._flush)
 
     def _compare(self, output: Any, arguments: Any) -> None:
@@ -174,7 +177,7 @@ class MarkedStep:
             "outputs", digests=digests if self._steps <= VERIFIED_STEPS else as_one(digests), kind=kind
         )
         if self._task.watches_state and self._steps == 1:
-            state = state_of(self._tree, arguments, self._function)
+            state = state_of(self.tree, arguments, self._function)
             leaves = [leaf for _, leaf in state if isinstance(leaf, torch.Tensor)]
             self._watched = [(weakref.ref(leaf), digest_of(leaf)) for leaf in leaves]
         elif self._task.watches_state and self._steps == VERIFIED_STEPS:
@@ -182,7 +185,7 @@ class MarkedStep:
             is_written = any(digest_of(leaf) != digest for leaf, digest in now if leaf is not None)
             self._reporter.write("written", is_written=is_written)
         if self._steps in (VERIFIED_STEPS, self._task.steps):
-            state = state_of(self._tree, arguments, self._function)
+            state = state_of(self.tree, arguments, self._function)
             self._reporter.write("state", after=self._steps, digests=digests_of(state))
 
     def _flush(self) -> None:
@@ -201,21 +204,21 @@ class StepByShape:
     """Stands in for a compiled function: runs each call with the plan of its shape, others as the program does.
 
     Args:
-        steps: for each shape, by the signature of its call.
+        steps: for each shape, by the signature of its call; none if the function is no decode step.
         compiled: the function as the program compiles it.
+        prepare: called before each call; puts all scopes on the tree that the function runs.
 
     Attributes:
         others: the signatures of other calls, at most ``MAX_OTHERS``.
     """
 
-    def __init__(self, steps: Mapping[str, MarkedStep], compiled: Function) -> None:
-        self._steps, self._compiled = steps, compiled
+    def __init__(self, steps: Mapping[str, MarkedStep], compiled: Function, prepare: Callable[[], None]) -> None:
+        self._steps, self._compiled, self._prepare = steps, compiled, prepare
         self.others: dict[str, None] = {}
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program's call."""
-        for each in self._steps.values():
-            each.prepare()
+        self._prepare()
         signature = signature_of((arguments, keywords))
         step = self._steps.get(signature, self._compiled)
         if step is self._compiled and len(self.others) < MAX_OTHERS:
@@ -281,6 +284,7 @@ class Rank:
         self._task = tasks[0]
         self._names: dict[str, int] = {}
         self._others: dict[str, Iterable[str]] = {}  # functions with the plan's units, and calls that have no plan
+        self._steps: list[MarkedStep] = []
         self._is_in_force = False
         if plan:
             atexit.register(self._warn_if_unused)
@@ -304,9 +308,10 @@ class Rank:
             original = model.__call__ if isinstance(model, nn.Module) else model
             return self._in_place_of(model, keywords, InspectedStep(original, tree, name, self._reporter))
         if not self._is_decode(name, tree):
-            if self._task.scopes and not _misfit(tree, self._task):
-                self._others[name] = ()
-            return self._compile(model, **keywords)
+            compiled = self._compile(model, **keywords)
+            if not self._task.scopes or _misfit(tree, self._task):
+                return compiled
+            return self._by_shape(name, tree, model, keywords, compiled, {})
         if self._task.decode is None or not self._task.decode.signature:
             prepared, compiled, step = self._marked(model, tree, keywords, self._task)
             return self._in_place_of(model, prepared, step, compiled)
@@ -317,9 +322,25 @@ class Rank:
             if task.decode is not None and task.decode.function == name
         }
         allow_graphs(len(steps))
-        by_shape = StepByShape(steps, _function_of(without))
+        return self._by_shape(name, tree, model, keywords, without, steps)
+
+    def _by_shape(
+        self, name: str, tree: nn.Module, model: Any, keywords: Mapping[str, Any], compiled: Any,
+        steps: Mapping[str, MarkedStep],
+    ) -> Any:  # fmt: skip
+        """Return what runs calls with the plans of their shapes, and others as ``compiled`` does.
+
+        Several results of ``torch.compile`` for one function share its graphs, so all of them prepare the tree.
+        """
+
+        def prepare() -> None:
+            for each in self._steps:
+                if each.tree is tree:
+                    each.prepare()
+
+        by_shape = StepByShape(steps, _function_of(compiled), prepare)
         self._others[name] = by_shape.others
-        return self._in_place_of(model, keywords, by_shape, without)
+        return self._in_place_of(model, keywords, by_shape, compiled)
 
     def _marked(
         self, model: Any, tree: nn.Module, keywords: Mapping[str, Any], task: RankTask
@@ -338,6 +359,7 @@ class Rank:
         compiled = self._compile(model, **prepared)
         announce = functools.partial(self._announce, len(task.scopes))
         step = MarkedStep(_function_of(compiled), baseline, tree, model, task, make_scope, self._reporter, announce)
+        self._steps.append(step)
         return prepared, compiled, step
 
     def _in_place_of(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
@@ -366,7 +388,7 @@ class Rank:
         """Say at the end that the decode step of the plan never came, where another call might have been meant."""
         if self._is_in_force or not self._others:
             return
-        wanted = dict.fromkeys(str(task.decode) for task in self._tasks if task.decode is not None)
+        wanted = dict.fromkeys(str(task.decode or "a step with its units") for task in self._tasks)
         made = [str(DecodeCall(name, call)) for name, calls in self._others.items() for call in (*calls,) or ("",)]
         self._say(
             f"was never in force: it is for {' or '.join(wanted)}, and this program compiled {', '.join(made)}; "

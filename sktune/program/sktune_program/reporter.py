@@ -10,6 +10,7 @@ format and the program's versions; when inspecting ``inspects``, ``tree``, ``fou
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import sys
@@ -42,7 +43,6 @@ class Reporter:
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self._folder = folder
         self._file: Any = None
-        self._hook = sys.excepthook
 
     @property
     def is_active(self) -> bool:
@@ -62,12 +62,12 @@ class Reporter:
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - until the process ends
         self.write("start", format=FORMAT, pid=os.getpid(), host=host, versions=installed_versions())
         atexit.register(self.write, "end")
-        self._hook, sys.excepthook = sys.excepthook, self._end_by_exception
+        sys.excepthook = functools.partial(self._end_by_exception, sys.excepthook)
 
-    def _end_by_exception(self, kind: type[BaseException], failure: BaseException, trace: Any) -> None:
+    def _end_by_exception(self, hook: Any, kind: type[BaseException], failure: BaseException, trace: Any) -> None:
         """Report what ends the process: launch scripts do not pass its exit code on, and ``end`` is written, too."""
         self.write("error", stage="run", message=f"it ended with {described(failure)}")
-        self._hook(kind, failure, trace)
+        hook(kind, failure, trace)
 
     def write(self, event: str, **values: Any) -> None:
         """Write one event."""
