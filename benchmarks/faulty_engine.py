@@ -3,7 +3,7 @@
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -14,13 +14,11 @@ from sktune.core.plan import Plan
 from sktune.worker.jobs import (
     Answered,
     Began,
-    DurationEstimates,
     EngineEvent,
     Joined,
     Judge,
     Lost,
     OnEvent,
-    Opened,
     OpenTarget,
     Raised,
     RunnerCall,
@@ -149,10 +147,6 @@ class FaultyEngine:
         self._discarded.add(worker.die)
         self._runners.pop(worker, None)
         self.busy.pop(worker, None)
-
-    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """See ``Engine.pace``."""
-        return self.make().pace(opened, trials)
 
     def _at(self, delay_s: float, worker: Worker | None, happens: Callable[[], Sequence[EngineEvent]]) -> None:
         heapq.heappush(self._events, (self.clock.now_s + delay_s, next(self._order), worker, happens))

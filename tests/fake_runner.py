@@ -48,6 +48,11 @@ OPENING_S, TRIAL_S, FINALIST_S = 10.0, 4.0, 1.0
 """Reported durations; a finalist really takes half of its time, and a tenth in a shared measurement."""
 
 
+def durations(opened: Opened, _trials: Sequence[Mapping[str, float]]) -> DurationEstimates:
+    """Return the durations above."""
+    return opened.traits.durations(OPENING_S, TRIAL_S, FINALIST_S)
+
+
 class Clock:
     """A clock that only advances with work."""
 
@@ -125,7 +130,7 @@ class FakeRunner:
             self._begin("open", (), OPENING_S)
         self.is_open = True
         seconds = {"load": OPENING_S - 1, "baseline": 1.0}
-        return Opened(self.layout, "a decoder made up", seconds, traits=self.traits)
+        return Opened(self.layout, "a decoder made up", seconds, traits=replace(self.traits, estimate=durations))
 
     def run(self, job: Job[T], report: Report = silent, /) -> T:
         """Do a job."""
@@ -210,12 +215,6 @@ class FakeRunner:
         self.open()
         report("compile")
         self._begin("deliver", [job.plan], FINALIST_S / 2)
-
-    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """Return the durations above."""
-        return DurationEstimates(
-            OPENING_S, TRIAL_S, FINALIST_S, opened.traits.max_finalists, opened.traits.final_processes
-        )
 
     def count(self, kind: str) -> int:
         """Return the number of requests of ``kind``."""

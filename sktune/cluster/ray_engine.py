@@ -8,7 +8,6 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +25,8 @@ from sktune.tuning.local_engine import END_S
 from sktune.tuning.scheduler import Share
 from sktune.worker.jobs import (
     GIVEN_BACK,
-    DurationEstimates,
     Lost,
     OnEvent,
-    Opened,
     RunnerCall,
     RunnerFactory,
     RunnerSetup,
@@ -135,10 +132,6 @@ class RayEngine:
         for actor in self._actors.values():
             if actor.worker == worker:
                 actor.handle.end.remote()
-
-    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """See ``Engine.pace``."""
-        return self._factory(self._setup).pace(opened, trials)
 
     def _take(self, actor: _Actor, answer: Any, on_event: OnEvent) -> None:
         try:

@@ -36,7 +36,6 @@ from sktune.tuning.loop import TRIALS_PER_FLOOR_SAMPLE, queued_first
 from sktune.tuning.request import DEFAULT_TRIALS, Request, bind_space, space_spec
 from sktune.tuning.time_budget import TimeBudget
 from sktune.tuning.trials import Trials
-from sktune.worker import make_runner
 from sktune.worker.jobs import Opened, RunnerSetup
 
 _NEEDS_DEVICE = re.compile(r"\bNeedsDeviceError: (\S+ needs an NPU.*)")
@@ -244,10 +243,7 @@ def _first_trials(
     seconds = {"load": start.seconds, "baseline": start.seconds}
     opened = Opened(start.layout, setup.spec.name, seconds, traits=traits_of(backend))
     events: list[Event] = []
-    trials = Trials(
-        request, backend, study, TimeBudget(math.inf, 0.0), events.append, make_runner(setup), opened, space.layout,
-        lambda: 1,
-    )  # fmt: skip
+    trials = Trials(request, backend, study, TimeBudget(math.inf, 0.0), events.append, opened, space.layout, lambda: 1)
     runs = False
     for _ in range(min(request.trials or DEFAULT_TRIALS, space.size - 1)):
         if runs and not any(trial.state is TrialState.WAITING for trial in study.trials()):

@@ -58,6 +58,12 @@ MAX_FINALISTS = 3
 """Each finalist is one more run of the user's program in every process of the comparison."""
 
 
+def program_durations(opened: Opened, trials: Sequence[Mapping[str, float]]) -> DurationEstimates:
+    """Estimate durations: every part is a run of the program."""
+    run_s = median(sum(seconds.values()) for seconds in trials)
+    return opened.traits.durations(run_s, run_s, run_s)
+
+
 def traits_of(backend: BackendInfo) -> RunnerTraits:
     """Return what the program runner can do with a backend."""
     return RunnerTraits(
@@ -65,6 +71,7 @@ def traits_of(backend: BackendInfo) -> RunnerTraits:
         max_shortlisted=MAX_FINALISTS,  # each run has one plan
         final_processes=backend.final_processes,
         has_references=False,  # what a user has without sktune is the baseline
+        estimate=program_durations,
     )
 
 
@@ -277,12 +284,6 @@ class ProgramRunner:
 
     def deliver(self, _job: Deliver, _report: Report, /) -> None:
         """Return None: the code stays with the program's own compiler."""
-
-    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """Estimate durations: every part is a run of the program."""
-        run_s = median(sum(seconds.values()) for seconds in trials)
-        traits = opened.traits
-        return DurationEstimates(run_s, run_s, run_s, traits.max_finalists, traits.final_processes)
 
 
 def _blaming(verified: Verification, plan: Plan) -> Verification:

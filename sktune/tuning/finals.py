@@ -22,8 +22,9 @@ from sktune.study.records import TrialRecord, feasible, without_twins
 from sktune.study.result import result_of, verdict_of
 from sktune.study.study import TuningStudy
 from sktune.tuning.request import Request
+from sktune.tuning.scheduler import Fleet
 from sktune.tuning.time_budget import TimeBudget
-from sktune.worker.jobs import Compare, Deliver, NamedPlan, Report, Runner, RunnerTraits, Shortlist, Verify
+from sktune.worker.jobs import Compare, Deliver, NamedPlan, Report, RunnerTraits, Shortlist, Verify
 
 logger = logging.getLogger(__name__)
 
@@ -39,29 +40,24 @@ class Finals:
     Args:
         request: what is searched.
         study: the source of the plans, and where results are stored.
-        runner, traits: compares the plans, and what it can do.
+        fleet, traits: compares the plans, and what its workers can do.
         budget: the time available.
         emit: called with each event.
         stop_if_asked: raises if the user wants to stop.
-        workers: returns the number of workers, each with a die, over which ``runner`` spreads comparisons.
-        die: returns the one that runs the present stage, if there can be several.
     """
 
     def __init__(
         self,
         request: Request,
         study: TuningStudy,
-        runner: Runner,
+        fleet: Fleet,
         traits: RunnerTraits,
         budget: TimeBudget,
         emit: Listener,
         stop_if_asked: Callable[[], None],
-        workers: Callable[[], int] = lambda: 1,
-        die: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._request, self._study, self._runner, self._traits = request, study, runner, traits
+        self._request, self._study, self._fleet, self._traits = request, study, fleet, traits
         self._budget, self._emit, self._stop_if_asked = budget, emit, stop_if_asked
-        self._workers, self._die = workers, die
         self._verifications: dict[str, Verification | None] = {}  # of this call, by trial
         self._seconds: dict[str, float] = {}
         self._stage, self._since_s = str(Stage.OPEN), 0.0
@@ -71,7 +67,7 @@ class Finals:
         """Number of processes to compare in; simulated figures are the same on every die."""
         if not self._traits.measures_time:
             return self._traits.final_processes
-        return max(self._traits.final_processes, min(MIN_DIES, self._workers()))
+        return max(self._traits.final_processes, min(MIN_DIES, len(self._fleet)))
 
     @property
     def _verify_steps(self) -> int:
@@ -83,7 +79,7 @@ class Finals:
 
         def report(stage: str) -> None:
             self._enter(stage.partition(",")[0])
-            self._emit(FinalStage(part=part, stage=stage, left_s=left_s, worker=self._die()))
+            self._emit(FinalStage(part=part, stage=stage, left_s=left_s, worker=self._fleet.asked_die))
 
         return report
 
@@ -169,7 +165,7 @@ class Finals:
     def _delivered(self, number: int, plan: Plan, folder: Path, report: Report) -> DeliveryRecord:
         stored = DeliveryRecord(number)
         try:
-            return replace(stored, delivery=self._runner.run(Deliver(plan, folder), report))
+            return replace(stored, delivery=self._fleet.run(Deliver(plan, folder), report))
         except (BackendError, OutOfTimeError) as failure:
             logger.warning("the plan of trial %s comes without its compiled code: %s", number, failure)
             return replace(stored, problem=str(failure) or "the time budget ended first")
@@ -177,7 +173,7 @@ class Finals:
     def _shortlisted(self, plans: Sequence[NamedPlan]) -> list[NamedPlan]:
         """Return the plans, the fastest first; in their present order if measuring them again fails."""
         try:
-            names = self._runner.run(Shortlist(plans), self._reporting("choosing the finalists"))
+            names = self._fleet.run(Shortlist(plans), self._reporting("choosing the finalists"))
         except BackendError as failure:
             logger.warning("%s; the plans that were best in the trials are compared", failure)
             return list(plans)
@@ -199,11 +195,11 @@ class Finals:
             began = time.perf_counter()
             try:
                 # References are shown for comparison only, and need no interval over processes.
-                is_followed = number < self._processes and self._workers() == 1
+                is_followed = number < self._processes and len(self._fleet) == 1
                 request = Compare(plans, number, references=references and number == 1, is_followed=is_followed)
                 left_s = longest_s * (self._processes + 1 - number) or None
                 part = f"comparing, process {number} of {self._processes}"
-                compared = self._runner.run(request, self._reporting(part, left_s))
+                compared = self._fleet.run(request, self._reporting(part, left_s))
             except OutOfTimeError:
                 if not processes:
                     raise
@@ -256,7 +252,7 @@ class Finals:
         left_s = None if math.isinf(self._budget.remaining_s) else max(1.0, self._budget.remaining_s)
         request = Verify(name, plan, self._verify_steps, left_s, self._study.banned_regions())
         try:
-            verification = self._runner.run(request, self._reporting(f"verifying trial {name}"))
+            verification = self._fleet.run(request, self._reporting(f"verifying trial {name}"))
         except OutOfTimeError:  # what the trial has compared stands
             return None
         if verification:

@@ -9,7 +9,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 from sktune.core.errors import PeerLostError, described
@@ -17,12 +17,10 @@ from sktune.tuning.dies import Die
 from sktune.tuning.scheduler import Share
 from sktune.worker.jobs import (
     GIVEN_BACK,
-    DurationEstimates,
     EngineEvent,
     Joined,
     Lost,
     OnEvent,
-    Opened,
     Runner,
     RunnerCall,
     RunnerFactory,
@@ -152,10 +150,6 @@ class LocalEngine:
         """See ``Engine.discard``: its die is not given back either."""
         self._discarded.add(worker)
         self._threads[worker].end()
-
-    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """See ``Engine.pace``."""
-        return self._factory(self._setup).pace(opened, trials)
 
     def _start(self) -> None:
         """Start a worker on each die that has come to this search."""

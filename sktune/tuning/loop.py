@@ -446,7 +446,7 @@ class _Search:
         space = self._bound_space(opened)
         backend = backend_info(self._spec.backend)
         trials = Trials(
-            self._request, backend, self._study, self._budget, self._emit, fleet, opened, space.layout, fleet.__len__
+            self._request, backend, self._study, self._budget, self._emit, opened, space.layout, fleet.__len__
         )
         limit_s = lease_s(opened, self._request.compile_timeout_s)
         with Coordinator(fleet, trials, self._leases, self._emit, limit_s, is_shared=is_shared) as coordinator:
@@ -457,7 +457,7 @@ class _Search:
         stop.after = "this part of the final comparison"
         finals = Finals(
             self._request, self._study, fleet, opened.traits, self._budget, self._emit,
-            lambda: self._stop_if_asked(stop), fleet.__len__, lambda: fleet.asked_die,
+            lambda: self._stop_if_asked(stop),
         )  # fmt: skip
         has_trials = bool(self._study.finished())
         finals.run(space, self._budget.finalists(trials.estimates()), has_trials=has_trials)

@@ -33,7 +33,6 @@ from sktune.worker.jobs import (
     Answered,
     Began,
     Compare,
-    DurationEstimates,
     EngineEvent,
     Job,
     Joined,
@@ -89,10 +88,6 @@ class Engine(Protocol):
 
     def discard(self, worker: Worker, /) -> None:
         """End a worker, and do not use its die again."""
-        ...
-
-    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """See ``Runner.pace``; no worker is asked."""
         ...
 
 
@@ -162,10 +157,6 @@ class InlineEngine:
         """See ``Engine.discard``."""
         self._runner.close()
 
-    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """See ``Engine.pace``."""
-        return self._runner.pace(opened, trials)
-
 
 SLOW = 1.25
 """Identical dies differ by 8% on average and 22% at most (arXiv 2208.11035); one that changes by more has a fault."""
@@ -228,7 +219,7 @@ class Dismissed(EngineEvent):
 
 
 class Fleet:
-    """Keeps account of an engine's workers, and has any of them do a job; a ``Runner``.
+    """Keeps account of an engine's workers, and has any of them do a job, as a ``Runner`` does.
 
     Args:
         engine: has the workers.
@@ -264,15 +255,6 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self._opened)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Do nothing: the engine ends its workers."""
 
     def listen(self, listener: OnEvent) -> None:
         """Pass on the events of calls that were submitted, and losses."""
@@ -318,10 +300,6 @@ class Fleet:
         if self._is_shared and isinstance(answer, ProcessComparison | NoiseFloorSample):
             answer = replace(answer, die=worker.die)
         return answer
-
-    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """See ``Runner.pace``."""
-        return self._engine.pace(opened, trials)
 
     def _ask(self, job: Job[T], report: Report, avoid: Collection[str]) -> tuple[T, Worker]:
         while True:

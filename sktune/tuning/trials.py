@@ -20,7 +20,7 @@ from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal, TuningStudy
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
-from sktune.worker.jobs import DurationEstimates, Judge, Opened, Runner
+from sktune.worker.jobs import DurationEstimates, Judge, Opened
 
 PACE_TRIALS = 8
 """Durations are estimated from the last trials: later trials find more of their code in the cache."""
@@ -35,7 +35,7 @@ class Trials:
         study: the source of proposals, and where outcomes are stored.
         budget: the time available.
         emit: called with each event.
-        runner, opened: estimates durations, and what it found when it first opened the target.
+        opened: what was found when the target was first opened.
         layout: of the space.
         workers: returns how many trials can run at the same time.
     """
@@ -47,13 +47,12 @@ class Trials:
         study: TuningStudy,
         budget: TimeBudget,
         emit: Listener,
-        runner: Runner,
         opened: Opened,
         layout: Layout,
         workers: Callable[[], int],
     ) -> None:
         self._request, self._backend, self._study = request, backend, study
-        self._budget, self._emit, self._runner, self._opened = budget, emit, runner, opened
+        self._budget, self._emit, self._opened = budget, emit, opened
         self._layout, self._workers = layout, workers
         self._records = study.records()
 
@@ -66,7 +65,7 @@ class Trials:
         """Return how long trials and the final comparison take, estimated from this study's records."""
         seconds = [record.outcome.seconds for record in self._records if record.outcome]
         recent = [each for each in seconds if each][-PACE_TRIALS:] or [{"compile": self._opened.seconds["baseline"]}]
-        return self._runner.pace(self._opened, recent)
+        return self._opened.traits.estimate(self._opened, recent)
 
     def has_plan(self) -> bool:
         """Whether a plan has passed."""

@@ -8,7 +8,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
+
+from pydantic import Field
 
 from sktune.core.delivery import Delivery
 from sktune.core.errors import OutOfTimeError, SktuneError
@@ -43,6 +46,48 @@ def silent(stage: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class DurationEstimates:
+    """How long the parts of a study take.
+
+    Attributes:
+        opening_s: from the start of a process until its baseline is ready.
+        trial_s: one trial.
+        finalist_s: one more plan in the final comparison, its compiled code cached where that is possible.
+        max_finalists: most plans in the final comparison.
+        processes: number of fresh processes in which they are compared.
+    """
+
+    opening_s: float
+    trial_s: float
+    finalist_s: float
+    max_finalists: int
+    processes: int
+
+    @property
+    def final_s(self) -> float:
+        """The whole final comparison."""
+        return self.processes * (self.opening_s + self.max_finalists * self.finalist_s)
+
+
+Estimate = Callable[["Opened", Sequence[Mapping[str, float]]], DurationEstimates]
+"""Estimates durations from what was opened first, and the seconds by stage of the latest trials, at least of one."""
+MIN_FINALIST_S = 0.01
+
+
+def durations_in_one_process(opened: "Opened", trials: Sequence[Mapping[str, float]]) -> DurationEstimates:
+    """Estimate durations where a process runs many plans: a finalist is compiled from the cache."""
+    trial_s = median(sum(seconds.values()) for seconds in trials)
+    finalist_s = median(sum(seconds.values()) - seconds.get("compile", 0.0) for seconds in trials)
+    return opened.traits.durations(sum(opened.seconds.values()), trial_s, max(finalist_s, MIN_FINALIST_S))
+
+
+def durations_in_fresh_processes(opened: "Opened", trials: Sequence[Mapping[str, float]]) -> DurationEstimates:
+    """Estimate durations where each plan needs a process of its own, which opens the target."""
+    opening_s, plan_s = sum(opened.seconds.values()), median(sum(seconds.values()) for seconds in trials)
+    return opened.traits.durations(opening_s, opening_s + plan_s, max(plan_s, MIN_FINALIST_S))
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerTraits:
     """What a search needs to know about a runner.
 
@@ -54,6 +99,7 @@ class RunnerTraits:
             to hold many plans in one process.
         final_processes: number of fresh processes in which finalists are compared.
         has_references: whether the final comparison can include what a user has without sktune.
+        estimate: estimates how long the parts of the study will take.
     """
 
     measures_time: bool = True
@@ -61,6 +107,11 @@ class RunnerTraits:
     max_shortlisted: int = MAX_SHORTLISTED
     final_processes: int = 1
     has_references: bool = True
+    estimate: Annotated[Estimate, Field(exclude=True)] = durations_in_one_process
+
+    def durations(self, opening_s: float, trial_s: float, finalist_s: float) -> DurationEstimates:
+        """Return these durations, with the final comparison's numbers of plans and processes."""
+        return DurationEstimates(opening_s, trial_s, finalist_s, self.max_finalists, self.final_processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,30 +409,6 @@ class Job(Protocol[T_co]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class DurationEstimates:
-    """How long the parts of a study take.
-
-    Attributes:
-        opening_s: from the start of a process until its baseline is ready.
-        trial_s: one trial.
-        finalist_s: one more plan in the final comparison, its compiled code cached where that is possible.
-        max_finalists: most plans in the final comparison.
-        processes: number of fresh processes in which they are compared.
-    """
-
-    opening_s: float
-    trial_s: float
-    finalist_s: float
-    max_finalists: int
-    processes: int
-
-    @property
-    def final_s(self) -> float:
-        """The whole final comparison."""
-        return self.processes * (self.opening_s + self.max_finalists * self.finalist_s)
-
-
 class Runner(Protocol):
     """Does jobs on a target that it opens if necessary, and outlives whatever a plan does to its process.
 
@@ -423,15 +450,6 @@ class Runner(Protocol):
         Raises:
             BackendError: the process died where no plan is judged, verified or compared.
             OutOfTimeError: at ``deadline_s``.
-        """
-        ...
-
-    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """Estimate how long the parts of the study will take.
-
-        Args:
-            opened: returned by the first ``open``.
-            trials: seconds by stage of the latest trials, at least one trial.
         """
         ...
 

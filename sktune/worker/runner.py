@@ -14,11 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any, Self, TypeVar
 
 from sktune.backends import backend_info
@@ -47,7 +46,6 @@ from sktune.worker.jobs import (
     CheckMachine,
     Compare,
     Deliver,
-    DurationEstimates,
     Job,
     Judge,
     LoadModel,
@@ -58,6 +56,8 @@ from sktune.worker.jobs import (
     RunnerTraits,
     Shortlist,
     Verify,
+    durations_in_fresh_processes,
+    durations_in_one_process,
     silent,
 )
 from sktune.worker.machine import explained, refuse_failure_of_machine, rename_old
@@ -340,7 +340,6 @@ LOGGED = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED)
 MIN_RUN_TIMEOUT_S = 60.0
 """Verifying and measuring take seconds; a step that hangs, or a worker that does nothing while it opens a model, is
 killed after this, or the compile timeout if longer; so is one that compiles a single operator to try the machine."""
-MIN_FINALIST_S = 0.01
 
 
 class WorkerRunner:
@@ -359,6 +358,7 @@ class WorkerRunner:
             # Graphs on an NPU never free their memory: hold as few as possible in one process.
             max_shortlisted=MAX_FINALISTS if self._backend.needs_fresh_process else MAX_SHORTLISTED,
             final_processes=self._backend.final_processes,
+            estimate=durations_in_fresh_processes if self._backend.needs_fresh_process else durations_in_one_process,
         )
         self._worker: WorkerProcess | None = None
         self._next: WorkerProcess | None = None
@@ -579,19 +579,6 @@ class WorkerRunner:
         for row in (row for part in parts for row in part.rows):
             rows.setdefault(row.name, row)  # each process has a baseline
         return ProcessComparison(list(rows.values()), "; ".join(part.noise for part in parts if part.noise))
-
-    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """Estimate durations: a finalist is compiled from the cache, unless each plan needs a fresh process."""
-        opening_s = sum(opened.seconds.values())
-        trial_s = median(sum(seconds.values()) for seconds in trials)
-        if self._backend.needs_fresh_process:
-            trial_s, finalist_s = trial_s + opening_s, trial_s
-        else:
-            finalist_s = median(sum(seconds.values()) - seconds.get("compile", 0.0) for seconds in trials)
-        traits = self._traits
-        return DurationEstimates(
-            opening_s, trial_s, max(finalist_s, MIN_FINALIST_S), traits.max_finalists, traits.final_processes
-        )
 
     def _start(self) -> None:
         self._worker, self._next = self._next, None

@@ -158,7 +158,7 @@ def test_what_is_delivered_can_be_checked(runner: Runner, plans: list[NamedPlan]
 def test_durations_follow_what_was_seen(runner: Runner) -> None:
     """All take some time; the final comparison holds as many plans, in as many processes, as the traits say."""
     opened = runner.open()
-    found = runner.pace(opened, [{"compile": 3.0, "measure": 1.0}] * 3)
+    found = opened.traits.estimate(opened, [{"compile": 3.0, "measure": 1.0}] * 3)
     assert min(found.opening_s, found.trial_s, found.finalist_s) > 0
     assert (found.max_finalists, found.processes) == (opened.traits.max_finalists, opened.traits.final_processes)
     assert found.final_s == found.processes * (found.opening_s + found.max_finalists * found.finalist_s)

@@ -8,7 +8,7 @@ from sktune.backends.info import BackendInfo
 from sktune.backends.options import ListedOptions, OptionSpec
 from sktune.core.outcome import FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan
-from sktune.worker.jobs import DurationEstimates, Opened, ProcessComparison, RunnerTraits, silent
+from sktune.worker.jobs import Opened, ProcessComparison, RunnerTraits, silent
 
 OPTIONS = ListedOptions("toy", {"pause": OptionSpec(("short", "long"), "short", "how long a scope waits")})
 TOY = BackendInfo("toy", "toy:Toy", devices=("cpu",), options=OPTIONS, fingerprint=lambda spec: {"toy": "1"})
@@ -88,6 +88,3 @@ class ToyRunner:
     def compare(self, job, report, /):
         plans = [("baseline", Plan()), *job.plans]
         return ProcessComparison([FinalRow(name, self.speedup(plan), "identical", None) for name, plan in plans])
-
-    def pace(self, opened, trials, /):
-        return DurationEstimates(2.0, 0.1, 0.1, opened.traits.max_finalists, opened.traits.final_processes)
