@@ -116,7 +116,12 @@ class Finals:
         while final is None or (is_rejected and left and self._budget.remaining_s > 0):
             room = max(0, finalists - len(first))
             batch, left = first + left[:room], left[room:]
-            final = self._compared(batch, references=references and final is None)
+            try:
+                final = self._compared(batch, references=references and final is None)
+            except OutOfTimeError:
+                if final is None:
+                    raise
+                break  # that all who would have won were rejected is an answer, too
             for name, plan in first:  # before the winner's: without one of them, another plan may win
                 final = final.rejecting(name, problem) if (problem := self._problem(final, name, plan)) else final
             final, is_rejected = self._verified(final, dict(batch), records)
@@ -236,13 +241,13 @@ class Finals:
         row = next(row for row in final.rows if row.name == name)
         if row.speedup is None or row.bit_identical is False:
             return ""  # the comparison says so itself
+        stored = self._study.facts.verifications.get(name)
         if name not in self._verifications:
-            stored = self._study.facts.verifications.get(name)
             is_enough = (
                 stored is not None and stored.suffices(self._verify_steps) and not _is_of_other_code(stored, row)
             )
             self._verifications[name] = stored if is_enough else self._verify(name, plan)
-        known = self._verifications[name]
+        known = self._verifications[name] or stored
         if known and not known.is_identical:
             return str(known)
         return "it compiles to other code than was verified" if known and _is_of_other_code(known, row) else ""

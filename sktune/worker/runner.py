@@ -513,9 +513,12 @@ class WorkerRunner:
     def _verify(self, job: Verify, report: Report) -> Verification | None:
         self.open()
         try:
-            return self._answer(job, report)
+            verification = self._answer(job, report)
         except BackendError as failure:
             return Verification(difference=str(failure), is_broken=True)
+        if verification and verification.is_broken:
+            self.close()  # what the plan left behind must not affect the next one
+        return verification
 
     def _deliver(self, job: Deliver, report: Report) -> Delivery | None:
         self.open()

@@ -99,14 +99,14 @@ class StepComparison:
 
     Attributes:
         steps, contexts, elements: how many were compared and equal.
-        mismatch: the first difference; None if there is none.
+        difference: the first one, or that there is one if the time ended before it was found; empty if there is none.
         context: the context of that difference.
     """
 
     steps: int = 0
     contexts: int = 0
     elements: int = 0
-    mismatch: Mismatch | None = None
+    difference: Mismatch | str = ""
     context: Context | None = None
 
 
@@ -198,22 +198,19 @@ def compare_steps(
         except _TimeIsUpError:
             break
         if actual_names != names or not torch.equal(expected, actual):
-            again, _, _ = _digests(digester, baseline, replay, partial(_asked_anyway, has_time))
-            if not torch.equal(expected, again):
-                raise NotDeterministicError(
-                    f"the baseline is not deterministic: two runs of the same {place.steps} steps differ (seed "
-                    f"{place.seed}); make the step deterministic, as bit-identity cannot be checked otherwise"
-                )
-            difference = _first_difference(replay, baseline, candidate, has_time)
-            return replace(result, mismatch=difference, context=place)
+            try:
+                again, _, _ = _digests(digester, baseline, replay, has_time)
+                if not torch.equal(expected, again):
+                    raise NotDeterministicError(
+                        f"the baseline is not deterministic: two runs of the same {place.steps} steps differ (seed "
+                        f"{place.seed}); make the step deterministic, as bit-identity cannot be checked otherwise"
+                    )
+                difference = _first_difference(replay, baseline, candidate, has_time)
+            except _TimeIsUpError:
+                difference = f"seed {place.seed}, within {place.steps} steps: outputs or state differ"
+            return replace(result, difference=difference, context=place)
         result = StepComparison(result.steps + place.steps, result.contexts + 1, result.elements + elements)
     return result
-
-
-def _asked_anyway(may_continue: Callable[[], bool]) -> bool:
-    """Ask, which reports that the work goes on, and continue: what has begun is to be explained."""
-    may_continue()
-    return True
 
 
 def replay_of(
@@ -256,16 +253,17 @@ def _tensors(step: Step, replay: Replay) -> Iterator[dict[str, torch.Tensor]]:
             yield {**run_once(step, inputs), **replay.state}
 
 
-def _first_difference(replay: Replay, baseline: Step, step: Step, report: Callable[[], object]) -> Mismatch:
+def _first_difference(replay: Replay, baseline: Step, step: Step, may_continue: Callable[[], bool]) -> Mismatch | str:
     """Run both steps again up to each position, as outputs are not kept."""
     for number in range(len(replay.inputs)):
-        report()
+        if not may_continue():
+            raise _TimeIsUpError
         start = replace(replay, inputs=replay.inputs[: number + 1])
         sides = [_last(own, start) for own in (baseline, step)]
         if mismatch := difference(sides[0], sides[1], replay.seed, number):
             return mismatch
     # It differed in the first run: a step that is not deterministic is rejected, too.
-    return Mismatch(replay.seed, 0, "a step that differs from one run to the next", (), 0, 0, None, 1.0)
+    return f"seed {replay.seed}: the plan's bits differ from one run to the next"
 
 
 def _last(step: Step, replay: Replay) -> dict[str, torch.Tensor]:

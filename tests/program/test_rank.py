@@ -1,6 +1,7 @@
 """A program's compiled function under a plan: scopes in the decode step, whatever was called before."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,6 +105,64 @@ def test_a_function_may_be_compiled_twice() -> None:
     decode(torch.ones(8, 8))
     prefill(torch.ones(8, 8))
     assert ran.scopes == [0, 1, 0]
+
+
+@pytest.mark.usefixtures("at_exit", "program_scopes")
+@pytest.mark.parametrize("has_signature", [True, False])
+@torch.no_grad()
+def test_the_decode_step_may_be_compiled_after_prefill_has_run(has_signature: bool) -> None:
+    """Where both are one function, prefill's graph must not run in its place."""
+    ran, module, wanted = Ran(), Model(), task(8, function="Model.forward#2")
+    if not has_signature:
+        wanted = replace(wanted, decode=DecodeCall("Model.forward#2"))
+    rank = Rank(torch.compile, [wanted], Reporter(None), "plan.yaml")
+    rank.compile(module.forward, backend=ran, dynamic=True)(torch.ones(3, 8))
+    rank.compile(module.forward, backend=ran, dynamic=True)(torch.ones(8, 8))
+    assert ran.scopes == [0, 1]
+
+
+@pytest.mark.usefixtures("at_exit", "program_scopes")
+@pytest.mark.parametrize("first", [4, 8])
+@torch.no_grad()
+def test_a_shape_without_scopes_keeps_no_other_from_its_own(first: int) -> None:
+    """Whichever comes first in the file."""
+    ran, module = Ran(), Model()
+    tasks = [task(batch, function="Model.forward#2") for batch in (first, 12 - first)]
+    tasks = [each if "[8," in str(each.decode) else replace(each, scopes=()) for each in tasks]
+    rank = Rank(torch.compile, tasks, Reporter(None), "plan.yaml")
+    prefill, decode = (rank.compile(module.forward, backend=ran, dynamic=True) for _ in range(2))
+    for step, batch in ((prefill, 3), (decode, 8), (decode, 4), (prefill, 8)):
+        step(torch.ones(batch, 8))
+    assert ran.scopes == [0, 1, 0, 0]
+
+
+class Helped(Model):
+    """Whose ``forward`` calls another compiled function."""
+
+    helper: Any
+
+    def relu(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return what is positive of the first unit's output."""
+        return torch.relu(self.first(inputs))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Run both."""
+        outputs: torch.Tensor = self.last(self.helper(inputs))
+        return outputs
+
+
+@pytest.mark.usefixtures("at_exit", "program_scopes")
+@pytest.mark.parametrize("dynamic", [True, False, None])
+@torch.no_grad()
+def test_a_step_may_call_a_compiled_function(dynamic: bool | None) -> None:
+    """What sktune puts in its place is not part of the step's graph."""
+    ran, module = Ran(), Helped()
+    rank = Rank(torch.compile, [task(8, function="Helped.forward")], Reporter(None), "plan.yaml")
+    module.helper = rank.compile(module.relu, backend=ran)
+    step = rank.compile(module, backend=ran, fullgraph=True, dynamic=dynamic)
+    for batch in (8, 3, 5, 8):
+        step(torch.ones(batch, 8))
+    assert ran.scopes == [1, 0, 0, 1]
 
 
 @pytest.mark.usefixtures("at_exit")

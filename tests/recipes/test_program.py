@@ -20,7 +20,7 @@ from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import plan_values, read_plan_file, write_plan
 from sktune.launch import SITE
-from sktune.program.sktune_program.rank import MarkedStep
+from sktune.program.sktune_program.rank import GatedMarks, MarkedStep
 from sktune.program.sktune_program.reporter import Reporter
 from sktune.program.sktune_program.task import VERIFIED_STEPS, RankTask, is_baselines_turn
 from sktune.recipes.discover import draft_recipe
@@ -639,7 +639,8 @@ def test_in_production_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sktune.program.sktune_program.rank.clock_of", lambda tensors: never)
     monkeypatch.setattr("sktune.program.sktune_program.rank.digests_of", never)
     module, inputs = nn.Linear(2, 2), torch.ones(1, 2)
-    step = MarkedStep(module.forward, None, module, module.forward, RankTask(False, "npu"), never, Reporter(None))
+    task, reporter = RankTask(False, "npu"), Reporter(None)
+    step = MarkedStep(module.forward, None, module, module.forward, task, lambda: GatedMarks(module, ()), reporter)
     assert torch.equal(step(inputs), module(inputs))
 
 

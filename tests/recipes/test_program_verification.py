@@ -16,7 +16,7 @@ from torch import nn
 from sktune.core.errors import BackendError, NotDeterministicError
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
-from sktune.program.sktune_program.rank import MarkedStep
+from sktune.program.sktune_program.rank import GatedMarks, MarkedStep
 from sktune.program.sktune_program.reporter import Reporter
 from sktune.program.sktune_program.task import VERIFIED_STEPS, RankTask, is_baselines_turn
 from sktune.recipes.rank_reports import RankReport, draw_turns, read_reports
@@ -195,8 +195,9 @@ class Stepping:
         folder.mkdir(exist_ok=True)
         reporter = Reporter(folder)
         reporter.begin()
-        step = decode("plan")
-        self._step = MarkedStep(step, decode("baseline"), module, step, task, InductorScope, reporter)
+        step, marks = decode("plan"), GatedMarks(module, task.scopes)
+        marks.make(InductorScope)
+        self._step = MarkedStep(step, decode("baseline"), module, step, task, lambda: marks, reporter)
         self._folder = folder
 
     def report(self, steps: int) -> RankReport:

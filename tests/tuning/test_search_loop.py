@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from sktune.study.stored_space import space_of
 from sktune.tuning import loop
 from sktune.tuning.loop import search as search_with_proxy
 from sktune.tuning.request import Request
-from sktune.worker.jobs import Report, RunnerSetup, RunnerTraits, Verify
+from sktune.worker.jobs import Compare, ProcessComparison, Report, RunnerSetup, RunnerTraits, Verify
 from tests.builders import decoder_layout, sktune_command
 from tests.fake_runner import FINALIST_S, LAYERS, OPENING_S, TRIAL_S, FakeRunner, search
 
@@ -624,6 +625,44 @@ class TestFinals:
 
         assert search(tmp_path, Lost(), trials=3).winner is None
         assert search(tmp_path, FakeRunner(), trials=4).winner is not None
+
+    def test_plans_that_were_rejected_do_not_win_for_lack_of_time(self, tmp_path: Path) -> None:
+        """Though there is no time left to compare others."""
+        comparisons = count()
+
+        class Broken(FakeRunner):
+            def verify(self, request: Verify, report: Report, /) -> Verification:
+                return Verification(difference="the worker was killed by SIGSEGV", is_broken=True)
+
+        def ends(kind: str, plans: Sequence[Plan]) -> None:
+            if kind == "compare" and next(comparisons):
+                raise OutOfTimeError
+
+        result = search(tmp_path, Broken(breaks=ends), trials=12, time_budget_s=3600)
+        assert result.is_compared and result.winner is None
+
+    def test_what_was_verified_of_other_code_is_no_claim(self, tmp_path: Path) -> None:
+        """If there is no time to verify the code that was compared."""
+
+        class Coded(FakeRunner):
+            code, has_time = "A", True
+
+            def verify(self, request: Verify, report: Report, /) -> Verification:
+                verified = super().verify(request, report)
+                if verified is None or not self.has_time:
+                    raise OutOfTimeError
+                return replace(verified, code_digest=self.code)
+
+            def compare(self, request: Compare, report: Report, /) -> ProcessComparison:
+                compared = super().compare(request, report)
+                return replace(compared, rows=[replace(row, code_digest=self.code) for row in compared.rows])
+
+        verified = search(tmp_path, Coded(), trials=6).winner
+        other = Coded()
+        other.code, other.has_time = "B", False
+        result = search(tmp_path, other, trials=7, time_budget_s=3600)
+        assert verified is not None
+        assert next(row for row in result.final if row.name == str(verified.number)).bit_identical is False
 
     def test_code_that_was_not_written_is_written_by_the_same_command(self, tmp_path: Path) -> None:
         """A search that is killed then has its figures, but not all of its answer."""

@@ -11,6 +11,7 @@ from torch import nn
 
 from sktune.backends.base import Compiled, Step
 from sktune.core.layout import Layout
+from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import Cpu
@@ -109,3 +110,34 @@ def test_only_steps_that_are_slow_on_a_quiet_machine_get_more_time(
     timer = StepTimer(Cpu(), prepare(target())[0], Progress())
     took_s = timer.quiet_step_s(Slow(0.03).compile(Plan()).step)
     assert took_s == 0.0 if others_s else took_s >= 0.03
+
+
+class Damaging(Slow):
+    """A backend whose plans write to memory that is no state of the step, from their 50th step on."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(0.0)
+        self._first, self._added, self._steps = first, torch.ones(2), 0
+
+    def compile(self, plan: Plan, on_scope: Callable[[str], None] = lambda label: None) -> Compiled:
+        """Return a step that adds one, as long as nothing is damaged."""
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            self._steps += bool(plan.scopes)
+            if plan.scopes and self._steps >= self._first:
+                self._added += 1
+            return x + self._added
+
+        return Compiled(Step(run), len(plan.scopes), code_digest=plan.digest)
+
+
+@pytest.mark.parametrize("first", [1, 50])
+def test_a_plan_that_damages_memory_is_to_blame_for_it(first: int) -> None:
+    """Not the baseline, which is deterministic: in its trial, and where the damage comes later, in its verification."""
+    judge = PlanEvaluator(target(), Damaging(first))
+    if first == 1:
+        outcome = judge.judge(Judge(PLANS[0][1], ""), silent)
+        assert outcome.reason is Reason.CRASHED and "writes to memory" in outcome.detail
+    else:
+        verification = judge.verify(Verify("1", PLANS[0][1], 200), silent)
+        assert verification is not None and verification.is_broken and "writes to memory" in str(verification)

@@ -12,6 +12,7 @@ from sktune.backends.base import Step
 from sktune.core.codec import decoded, encoded
 from sktune.core.errors import NotDeterministicError
 from sktune.core.verification import RegionCheck, Verification, steps_needed
+from sktune.measure.bits import Mismatch
 from sktune.targets.base import Target
 from sktune.worker import step_check
 from tests.models import caches
@@ -43,7 +44,7 @@ def test_steps_reach_the_last_slot_of_the_cache(make: Callable[[], Target]) -> N
     """And the first slot, if the target has a capacity."""
     target = make()
     result, positions = compare(target, lambda position: False)
-    assert result.mismatch is None
+    assert not result.difference
     assert result.steps >= 400
     assert result.contexts >= step_check.MIN_CONTEXTS
     first = 0 if target.capacity else caches.CONTEXT
@@ -54,9 +55,9 @@ def test_steps_reach_the_last_slot_of_the_cache(make: Callable[[], Target]) -> N
 def test_a_wrong_bit_at_one_position_is_found(position: int) -> None:
     """With its index and values, as in a trial."""
     result, _ = compare(caches.with_capacity(), lambda current: current == position)
-    assert result.mismatch is not None
-    assert (result.mismatch.tensor, result.mismatch.index) == ("logits", (0, 0, 3))
-    assert result.mismatch.largest_ulp == 1
+    assert isinstance(result.difference, Mismatch)
+    assert (result.difference.tensor, result.difference.index) == ("logits", (0, 0, 3))
+    assert result.difference.largest_ulp == 1
 
 
 def test_state_is_compared_after_every_step() -> None:
@@ -72,8 +73,8 @@ def test_state_is_compared_after_every_step() -> None:
     places = step_check.contexts(target, state, Step(target.decode_step), 400)
     baseline = Step(target.decode_step)
     result = step_check.compare_steps(target, state, baseline, Step(candidate), places)
-    assert result.mismatch is not None
-    assert result.mismatch.tensor == "scratch"
+    assert isinstance(result.difference, Mismatch)
+    assert result.difference.tensor == "scratch"
 
 
 def test_a_comparison_that_is_cut_short_covers_the_whole_cache() -> None:
@@ -180,4 +181,21 @@ def test_time_is_asked_for_while_steps_are_skipped() -> None:
     step_check.compare_steps(target, target.state, step, step, [place], ask)
     assert len(asked) > 20
     result = step_check.compare_steps(target, target.state, step, step, [place], lambda done: False)
-    assert result.steps == 0 and result.mismatch is None
+    assert result.steps == 0 and not result.difference
+
+
+def test_a_difference_counts_if_no_time_is_left_to_find_where() -> None:
+    """What was seen is not forgotten; where it is takes as many runs as there are steps."""
+    target, calls = caches.with_capacity(), count()
+
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = target.decode_step(x)
+        return -out
+
+    step = Step(target.decode_step)
+    place = step_check.Context(3, 4, tokens=0)
+    result = step_check.compare_steps(
+        target, target.state, step, Step(wrong), [place], lambda done: next(calls) < 1 + 2 * place.steps
+    )
+    assert result.context == place
+    assert result.difference == "seed 3, within 4 steps: outputs or state differ"

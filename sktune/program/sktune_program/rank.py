@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,9 +24,10 @@ from .calls import Calls, record_calls
 from .clock import clock_of
 from .errors import PlanError, SktuneError, described, first_line, machine_failure
 from .frontends import FRONTENDS
-from .marks import HookedScope, MakeScope, MarkedModel, attach
+from .marks import HookedScope, MakeScope, attach
 from .module_times import StepTimes, time_modules
 from .module_tree import describe, find_tree
+from .plan import MarkedScope, Option
 from .plan_file import read_plan_file
 from .reporter import Reporter
 from .task import VERIFIED_STEPS, DecodeCall, RankTask, is_baselines_turn
@@ -44,26 +45,50 @@ MAX_OTHERS = 4
 Function = Callable[..., Any]
 
 
-class Gate:
-    """Open only while the decode step is being called."""
-
-    def __init__(self) -> None:
-        self.is_open = False
-
-
 class GatedScope:
-    """A scope that does nothing unless its gate is open."""
+    """A scope that does nothing unless its marks are in force."""
 
-    def __init__(self, scope: HookedScope, gate: Gate) -> None:
-        self._scope, self._gate = scope, gate
+    def __init__(self, marks: GatedMarks, label: str, options: Mapping[str, Option]) -> None:
+        self._marks, self.label, self.options = marks, label, options
+        self.scope: HookedScope | None = None
 
     def __enter__(self) -> None:
-        if self._gate.is_open:
-            self._scope.__enter__()
+        if self._marks.are_in_force and self.scope is not None:
+            self.scope.__enter__()
 
     def __exit__(self, *error: object) -> None:
-        if self._gate.is_open:
-            self._scope.__exit__(*error)
+        if self._marks.are_in_force and self.scope is not None:
+            self.scope.__exit__(*error)
+
+
+class GatedMarks:
+    """A plan's scopes on a module tree, in force only while the decode step is being called.
+
+    They must be attached before any function of the tree is called: Dynamo has no guards on hooks that come later, and
+    would run a graph of other sizes that was captured without them.
+
+    Raises:
+        PlanError: the tree lacks a unit of the plan.
+    """
+
+    def __init__(self, tree: nn.Module, scopes: Sequence[MarkedScope]) -> None:
+        self.are_in_force = False
+        self._scopes: list[GatedScope] = []
+
+        def gated(label: str, options: Mapping[str, Option]) -> GatedScope:
+            self._scopes.append(GatedScope(self, label, options))
+            return self._scopes[-1]
+
+        self._attached = attach(tree, scopes, gated)
+
+    def make(self, make_scope: MakeScope) -> None:
+        """Make the scopes, unless that was done."""
+        for scope in self._scopes:
+            scope.scope = scope.scope or make_scope(scope.label, scope.options)
+
+    def detach(self) -> None:
+        """Remove them."""
+        self._attached.detach()
 
 
 class MarkedStep:
@@ -74,26 +99,21 @@ class MarkedStep:
         baseline: the same function, compiled again for the baseline's turns; None if the run does not alternate.
         tree: the module tree that the function runs.
         function: the function before compilation, as state may be in its closure.
-        task: the scopes, what to compare, and when to alternate.
-        make_scope: makes a scope of the backend.
+        task: what to compare, and when to alternate.
+        attach_scopes: returns the scopes on the tree; called once, before the first call.
         reporter: receives the events; if it is not active, nothing is digested or timed.
         called: called before the first call.
-
-    Attributes:
-        tree: as given.
     """
 
     def __init__(
         self, compiled: Function, baseline: Function | None, tree: nn.Module, function: Function, task: RankTask,
-        make_scope: MakeScope, reporter: Reporter, called: Callable[[], None] = lambda: None,
+        attach_scopes: Callable[[], GatedMarks], reporter: Reporter, called: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._compiled, self._baseline, self.tree, self._function = compiled, baseline, tree, function
+        self._compiled, self._baseline, self._tree, self._function = compiled, baseline, tree, function
         self._task = task
-        self._make_scope, self._reporter, self._called = make_scope, reporter, called
+        self._attach_scopes, self._reporter, self._called = attach_scopes, reporter, called
         self._watched: list[tuple[weakref.ref[Any], str]] = []
-        self._gate = Gate()
-        self._marks: MarkedModel | None = None
-        self._was_called = False
+        self._marks: GatedMarks | None = None
         self._now_s: Callable[[], float] = time.perf_counter
         self._steps = 0
         self._seconds: list[float] = []
@@ -101,10 +121,8 @@ class MarkedStep:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program's call."""
-        self.prepare()
-        if not self._was_called:
-            self._was_called = True
-            self._called()
+        if self._marks is None:
+            self._begin()
         if not self._reporter.is_active:  # in production nothing waits for the device
             return self._run(self._compiled, arguments, keywords)
         turns = self._task.turns
@@ -130,14 +148,15 @@ class MarkedStep:
         return output
 
     def _run(self, step: Function, arguments: Any, keywords: Any) -> Any:
-        self._gate.is_open = step is self._compiled
+        assert self._marks is not None
+        self._marks.are_in_force = step is self._compiled
         try:
             return step(*arguments, **keywords)
         except BaseException as failure:
             self._fail("run" if self._steps else "compile", failure)
             raise
         finally:
-            self._gate.is_open = False
+            self._marks.are_in_force = False
 
     def _read_clock(self) -> float:
         """Return the time in seconds, once the device has done its work; that is where an NPU reports its errors."""
@@ -147,24 +166,15 @@ class MarkedStep:
             self._fail("run", failure)
             raise
 
-    def prepare(self) -> None:
-        """Put the scopes on the tree; they do nothing until a call. Calling it again changes nothing.
-
-        This must precede the first call of the tree, also without scopes: Dynamo has no guards on hooks that come
-        later, and would run a graph of other sizes that was captured without them.
-        """
-        if self._marks is None:
-            try:
-                self._marks = attach(
-                    self.tree,
-                    self._task.scopes,
-                    lambda label, options: GatedScope(self._make_scope(label, options), self._gate),
-                )
-            except SktuneError as failure:
-                self._fail("mark", failure)
-                raise
-            self._now_s = clock_of(self.tree.parameters())
-            atexit.register(self._flush)
+    def _begin(self) -> None:
+        try:
+            self._marks = self._attach_scopes()
+        except SktuneError as failure:
+            self._fail("mark", failure)
+            raise
+        self._now_s = clock_of(self._tree.parameters())
+        atexit.register(self._flush)
+        self._called()
 
     def _compare(self, output: Any, arguments: Any) -> None:
         """Report digests of the step's outputs, and of the state after ``VERIFIED_STEPS`` and the last compared one.
@@ -177,7 +187,7 @@ class MarkedStep:
             "outputs", digests=digests if self._steps <= VERIFIED_STEPS else as_one(digests), kind=kind
         )
         if self._task.watches_state and self._steps == 1:
-            state = state_of(self.tree, arguments, self._function)
+            state = state_of(self._tree, arguments, self._function)
             leaves = [leaf for _, leaf in state if isinstance(leaf, torch.Tensor)]
             self._watched = [(weakref.ref(leaf), digest_of(leaf)) for leaf in leaves]
         elif self._task.watches_state and self._steps == VERIFIED_STEPS:
@@ -185,7 +195,7 @@ class MarkedStep:
             is_written = any(digest_of(leaf) != digest for leaf, digest in now if leaf is not None)
             self._reporter.write("written", is_written=is_written)
         if self._steps in (VERIFIED_STEPS, self._task.steps):
-            state = state_of(self.tree, arguments, self._function)
+            state = state_of(self._tree, arguments, self._function)
             self._reporter.write("state", after=self._steps, digests=digests_of(state))
 
     def _flush(self) -> None:
@@ -206,18 +216,20 @@ class StepByShape:
     Args:
         steps: for each shape, by the signature of its call; none if the function is no decode step.
         compiled: the function as the program compiles it.
-        prepare: called before each call; puts all scopes on the tree that the function runs.
+        prepare: called before each call; attaches all scopes to the tree that the function runs.
 
     Attributes:
         others: the signatures of other calls, at most ``MAX_OTHERS``.
     """
 
-    def __init__(self, steps: Mapping[str, MarkedStep], compiled: Function, prepare: Callable[[], None]) -> None:
+    def __init__(self, steps: Mapping[str, MarkedStep], compiled: Function, prepare: Callable[[], object]) -> None:
         self._steps, self._compiled, self._prepare = steps, compiled, prepare
         self.others: dict[str, None] = {}
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program's call."""
+        if torch.compiler.is_compiling():  # within another function, whose call has prepared the tree
+            return self._compiled(*arguments, **keywords)
         self._prepare()
         signature = signature_of((arguments, keywords))
         step = self._steps.get(signature, self._compiled)
@@ -283,8 +295,8 @@ class Rank:
         self._compile, self._tasks, self._reporter, self._plan = compile_, tasks, reporter, plan
         self._task = tasks[0]
         self._names: dict[str, int] = {}
-        self._others: dict[str, Iterable[str]] = {}  # functions with the plan's units, and calls that have no plan
-        self._steps: list[MarkedStep] = []
+        self._others: dict[str, Mapping[str, None]] = {}  # functions with the plan's units, and calls without a plan
+        self._marks: dict[nn.Module, list[GatedMarks | PlanError]] = {}  # of each task
         self._is_in_force = False
         if plan:
             atexit.register(self._warn_if_unused)
@@ -295,7 +307,6 @@ class Rank:
             return lambda function: self.compile(function, **keywords)
         tree = find_tree(model, self._task.model)
         if tree is None:
-            self._others[getattr(model, "__qualname__", type(model).__name__)] = ()
             return self._compile(model, **keywords)
         name = f"{type(tree).__name__}.{getattr(model, '__name__', 'forward')}"
         count = self._names[name] = self._names.get(name, 0) + 1
@@ -309,7 +320,7 @@ class Rank:
             return self._in_place_of(model, keywords, InspectedStep(original, tree, name, self._reporter))
         if not self._is_decode(name, tree):
             compiled = self._compile(model, **keywords)
-            if not self._task.scopes or _misfit(tree, self._task):
+            if not any(task.scopes and not _misfit(tree, task) for task in self._tasks):
                 return compiled
             return self._by_shape(name, tree, model, keywords, compiled, {})
         if self._task.decode is None or not self._task.decode.signature:
@@ -328,19 +339,24 @@ class Rank:
         self, name: str, tree: nn.Module, model: Any, keywords: Mapping[str, Any], compiled: Any,
         steps: Mapping[str, MarkedStep],
     ) -> Any:  # fmt: skip
-        """Return what runs calls with the plans of their shapes, and others as ``compiled`` does.
-
-        Several results of ``torch.compile`` for one function share its graphs, so all of them prepare the tree.
-        """
-
-        def prepare() -> None:
-            for each in self._steps:
-                if each.tree is tree:
-                    each.prepare()
-
-        by_shape = StepByShape(steps, _function_of(compiled), prepare)
+        """Return what runs calls with the plans of their shapes, and others as ``compiled`` does."""
+        by_shape = StepByShape(steps, _function_of(compiled), functools.partial(self._attach, tree))
         self._others[name] = by_shape.others
         return self._in_place_of(model, keywords, by_shape, compiled)
+
+    def _attach(self, tree: nn.Module) -> list[GatedMarks | PlanError]:
+        """Attach the scopes of each task to a tree, once, or find out why it cannot have them.
+
+        The decode step may be compiled after prefill has run: where both are one function, they share its graphs.
+        """
+        if tree not in self._marks:
+            self._marks[tree] = []
+            for task in self._tasks:
+                try:
+                    self._marks[tree].append(GatedMarks(tree, task.scopes))
+                except PlanError as failure:
+                    self._marks[tree].append(failure)
+        return self._marks[tree]
 
     def _marked(
         self, model: Any, tree: nn.Module, keywords: Mapping[str, Any], task: RankTask
@@ -358,8 +374,15 @@ class Rank:
             baseline = _function_of(self._compile(model, **again))
         compiled = self._compile(model, **prepared)
         announce = functools.partial(self._announce, len(task.scopes))
-        step = MarkedStep(_function_of(compiled), baseline, tree, model, task, make_scope, self._reporter, announce)
-        self._steps.append(step)
+
+        def attach_scopes() -> GatedMarks:
+            marks = self._attach(tree)[self._tasks.index(task)]
+            if isinstance(marks, PlanError):
+                raise marks
+            marks.make(make_scope)
+            return marks
+
+        step = MarkedStep(_function_of(compiled), baseline, tree, model, task, attach_scopes, self._reporter, announce)
         return prepared, compiled, step
 
     def _in_place_of(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
@@ -411,7 +434,7 @@ class Rank:
 def _misfit(tree: nn.Module, task: RankTask) -> str:
     """Return why a tree cannot have the plan's scopes; empty if it can."""
     try:
-        attach(tree, task.scopes, lambda label, options: GatedScope(None, Gate())).detach()  # type: ignore[arg-type]
+        GatedMarks(tree, task.scopes).detach()
     except PlanError as failure:
         return str(failure)
     return ""
