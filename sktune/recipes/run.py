@@ -4,7 +4,6 @@ import logging
 import math
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from sktune.program.sktune_program.task import HOST_RANK_VARIABLE, HOSTS_VARIABL
 from sktune.recipes.peers import HostCommand, HostState, LocalPeer, Peer
 from sktune.recipes.rank_reports import RankReport, read_reports
 from sktune.recipes.yaml_copy import copy_paths, written_copies
-from sktune.targets.recipe import LatencyLines, Recipe
+from sktune.targets.recipe import COPY_SUFFIX, LatencyLines, Recipe
 from sktune.worker.machine import BEFORE, rename_old
 
 logger = logging.getLogger(__name__)
@@ -132,9 +131,9 @@ class Launcher:
             for number in range(len(self._hosts)):
                 _link_missing(self._cache(plan, number) / SHARED, self._caches / SHARED)
         logs = self._logs(outputs, earlier)
-        for path in logs if self._recipe.logs else ():
+        for path, before in logs.items() if self._recipe.logs else ():
             of_hosts = [f"host-{host}." for host, copy in enumerate(self._copies) if host and copy.stem in str(path)]
-            shutil.copy(path, log.with_name(f"{log.stem}.{''.join(of_hosts)}{path.name}"))
+            log.with_name(f"{log.stem}.{''.join(of_hosts)}{path.name}").write_bytes(path.read_bytes()[before:])
         step_ms = () if failure else self._latencies(reports, logs)
         return ProgramRun(reports, failure, step_ms, began, time.monotonic() - began)
 
@@ -242,11 +241,17 @@ class Launcher:
     def _log_files(self) -> dict[Path, "_LogState"]:
         """Return the program's log files as they are.
 
-        Several groups of hosts may run in one folder: then only those with the name of a copy in their path are ours.
+        Several groups of hosts may run in one folder: those with the name of another group's copy in their path are
+        not ours.
         """
         paths = sorted(self._recipe.directory.glob(self._recipe.logs)) if self._recipe.logs else []
-        own = [copy.stem for copy in self._copies] if self._group and self._copies else [""]
-        return {path: _LogState.of(path) for path in paths if any(name in str(path) for name in own)}
+        of_groups = f"{self._recipe.yaml.file.stem}{COPY_SUFFIX}_" if self._recipe.yaml else "\0"
+        own = [copy.stem for copy in self._copies]
+        return {
+            path: _LogState.of(path)
+            for path in paths
+            if path.is_file() and (of_groups not in str(path) or any(name in str(path) for name in own))
+        }
 
     def _logs(self, outputs: Sequence[Path], earlier: Mapping[Path, "_LogState"]) -> dict[Path, int]:
         """Return the files with the latencies: the log files that this run has written, or its output.

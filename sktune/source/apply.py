@@ -163,7 +163,7 @@ def _rewritten(
         raise BadInputError(f"{folder} has no modeling_*.py; give the model's folder")
     home = _helper_home(folder)
     helper = ".".join(home.with_suffix("").parts[-3:]).removesuffix(".__init__") if home else "executor.utils"
-    failures: list[PlanError] = []
+    failures: list[BadInputError] = []
     found: dict[Path, Rewritten] = {}
     for path in sources:
         try:
@@ -177,6 +177,8 @@ def _rewritten(
             found[path] = replace(rewritten, notes=(*filter(None, (carried.note,)), *rewritten.notes))
         except PlanError as failure:
             failures.append(PlanError(f"{path}: {failure}"))
+        except BadInputError as failure:
+            failures.append(failure)
         except cst.ParserSyntaxError as failure:
             failures.append(PlanError(f"{path}:{failure.raw_line}: {failure.message}; fix the file first"))
         except RecursionError:
@@ -200,13 +202,24 @@ def _users_of(source: Path, folder: Path, original: Read) -> dict[str, list[str]
             continue
         try:
             nodes = list(ast.walk(ast.parse(original(path))))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # nothing imports from it either
+        except (SyntaxError, ValueError, RecursionError, MemoryError, BadInputError):  # nothing imports from it either
             continue
+        names: set[str] = set()
         for node in nodes:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] == source.stem:
-                for name in node.names:
-                    users.setdefault(name.name, []).append(path.relative_to(folder).as_posix())
+            if isinstance(node, ast.ImportFrom) and _last_part(node.module) == source.stem:
+                names |= {name.name for name in node.names}
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names |= {"*" for name in node.names if _last_part(name.name) == source.stem}
+        if "*" in names:  # any of them, by its name or as an attribute of the module
+            names |= {node.id for node in nodes if isinstance(node, ast.Name)}
+            names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        for name in names:
+            users.setdefault(name, []).append(path.relative_to(folder).as_posix())
     return users
+
+
+def _last_part(name: str | None) -> str:
+    return (name or "").rpartition(".")[2]
 
 
 def _refuse_by_default(carried: Carried, source: str, known: Known, said_by: str) -> None:

@@ -390,6 +390,7 @@ def test_logs_that_a_program_appends_to_are_read_from_where_they_were(tmp_path: 
     lines = (
         "import os, runpy, sys; sys.argv = ['program.py', '8']; sys.stdout = open('log_0.log', 'MODE')",
         "print(f'step {9.5 + len([*os.scandir()])} ms'); runpy.run_path('program.py'); sys.stdout.close()",
+        "os.makedirs('log_folder.log', exist_ok=True)",
     )
     latency = {"pattern": "step ([0-9.]+) ms"}
     for mode in "aw":
@@ -398,6 +399,8 @@ def test_logs_that_a_program_appends_to_are_read_from_where_they_were(tmp_path: 
             runner.open()
             latencies = [each.latency_ms for each in runner._runs.baselines]
         assert len(latencies) == len(set(latencies)) == 2, "each run has a latency of its own"
+        copies = (tmp_path / mode / "study" / "logs").glob("baseline*.log_0.log")
+        assert [copy.read_text().count("step ") for copy in copies] == [1, 1], "and what is said of it is its own"
 
 
 def test_a_run_that_an_exception_ends_is_none(tmp_path: Path) -> None:
@@ -424,6 +427,18 @@ def test_hosts_with_one_program_in_one_folder_have_files_of_their_own(tmp_path: 
         recipe = runner._recipe
     copies = [Launcher(recipe, tmp_path, tmp_path, host=host)._copies for host in ("one", "two", "")]
     assert len({path for each in copies for path in each}) == 3
+
+
+def test_hosts_read_no_logs_that_are_named_after_others_yaml(tmp_path: Path) -> None:
+    """Those with no such name are a host's own: it may share no folder with another."""
+    (tmp_path / "a.yaml").write_text("x: 1\n")
+    command = [sys.executable, "program.py", "8", "{yaml}"]
+    with reporting(tmp_path, command=command, yaml={"file": "a.yaml"}, logs="*.log") as runner:
+        recipe = runner._recipe
+    one, two = (Launcher(recipe, tmp_path, tmp_path, host=host) for host in ("one", "two"))
+    for name in ("rank_0", *(f"{host._copies[0].stem}-rank_0" for host in (one, two))):
+        (tmp_path / f"{name}.log").touch()
+    assert [path.stem for path in one._log_files()] == [f"{one._copies[0].stem}-rank_0", "rank_0"]
 
 
 @pytest.fixture

@@ -150,12 +150,21 @@ def test_draft_layers_may_have_a_class_of_their_own(project: Path) -> None:
     assert labels(marks()) == []
 
 
-def test_a_draft_in_another_file_is_told(project: Path) -> None:
+@pytest.mark.parametrize(
+    ("imported", "of_module"),
+    [
+        ("from .modeling_drafts import DecoderLayer, DraftsModel, Norm", ""),
+        ("from .modeling_drafts import *", ""),
+        ("from . import modeling_drafts as base", "base."),
+    ],
+)
+def test_a_draft_in_another_file_is_told(project: Path, imported: str, of_module: str) -> None:
     """Its layers have numbers after the last one, as those of the recipes do: that cannot be seen here."""
     source = project / "models/drafts/models/modeling_drafts.py"
     text, draft = source.read_text().split("\n\n\nclass DraftsModelMTPLayer(")
+    draft = draft.replace("DecoderLayer(", f"{of_module}DecoderLayer(")
     source.write_text(text + "\n")
-    imported = "from .modeling_drafts import DecoderLayer, DraftsModel, Norm"
+    source.with_name("convert.py").write_bytes("# 权重\n".encode("gbk"))  # a script that is no part of it
     source.with_name("draft.py").write_text(
         f"import torch\nfrom torch import nn\n{imported}\n\n\nclass DraftsModelMTPLayer({draft}"
     )
