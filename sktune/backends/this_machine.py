@@ -50,20 +50,12 @@ def _cpu_name() -> str:
 
 
 def _gpu_name() -> str:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return "no NVIDIA GPU"
-    query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603
-    return answer.stdout.strip().partition("\n")[0] or "no NVIDIA GPU"
+    text = _output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    return text.strip().partition("\n")[0] or "no NVIDIA GPU"
 
 
 def _npu_name() -> str:
-    command = shutil.which("npu-smi")
-    if command is None:
-        return NO_NPU
-    answer = subprocess.run([command, "info", "-m"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
-    rows = [line.split() for line in answer.stdout.splitlines()[1:] if line.split()]
+    rows = [line.split() for line in _output_of("npu-smi", "info", "-m").splitlines()[1:] if line.split()]
     chips = sorted({" ".join(row[3:]) for row in rows if len(row) > 3 and row[3] != "Mcu"})
     return f"{len(rows)} x {', '.join(chips)}" if chips else NO_NPU
 
@@ -92,12 +84,6 @@ def device_memory(device: str) -> tuple[DeviceMemory, ...]:
     else:
         return ()
     return tuple(DeviceMemory(int(used) << 20, int(total) << 20) for used, total in pairs)
-
-
-def available_memory() -> int:
-    """Return the memory of this host that a program could get without swapping, in bytes (proc(5), MemAvailable)."""
-    found = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return int(found[1]) << 10 if found else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _output_of(program: str, *arguments: str) -> str:

@@ -39,3 +39,8 @@ def shortened(text: str, limit: int) -> str:
     if 0 <= after < len(tail) // 2:
         tail = tail[after:]
     return f"{head}…{tail}"
+
+
+def natural_order(text: str) -> list[tuple[int, str]]:
+    """Return a key that sorts ``host_10`` after ``host_2``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]

@@ -55,6 +55,12 @@ def read() -> MachineLoad | None:
     return MachineLoad(time.perf_counter(), busy_s, steal_s, time.process_time(), len(cores), clock_mhz())
 
 
+def available_memory() -> int:
+    """Return the memory of this host that a program could get without swapping, in bytes (proc(5), MemAvailable)."""
+    found = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) << 10 if found else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def core_times() -> dict[int, tuple[float, float]]:
     """Return busy and withheld seconds of each core that this process may use; empty if the system has no /proc/stat.
 

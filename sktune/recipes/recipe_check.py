@@ -10,10 +10,11 @@ from typing import Any
 
 from sktune.backends.availability import examine_program
 from sktune.backends.program_python import look_into
-from sktune.backends.this_machine import available_memory, device_memory
+from sktune.backends.this_machine import device_memory
 from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.events.commands import Finding, State
 from sktune.core.files import source_text
+from sktune.measure.machine import available_memory
 from sktune.recipes.launch_scripts import is_placeholder, launch_scripts
 from sktune.recipes.measured_step import DUMMY, LAYERS
 from sktune.recipes.peers import LocalPeer

@@ -1,6 +1,5 @@
 """The workers of a study: what each does now, has done, and why it is not used any more."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from statistics import median
 from sqlalchemy import Engine
 
 from sktune.core.events.studies import Mishap, WorkerShown, WorkerState
+from sktune.core.printable import natural_order
 from sktune.study.claims import living_tokens
 from sktune.study.leases import Lease, stored_leases
 from sktune.study.records import TrialRecord
@@ -98,7 +98,7 @@ def workers_of(engine: Engine, study: str, records: Sequence[TrialRecord]) -> Wo
     numbers = {lease.trial for lease in leases}
     waiting = [record for record in records if record.outcome is None and record.claim in living]
     statuses = [_status(of_places[place], ended[place], leased.get(place), living)
-                for place in sorted(of_places, key=_natural)]  # fmt: skip
+                for place in sorted(of_places, key=lambda place: [*map(natural_order, place)])]  # fmt: skip
     unleased = sum(record.number not in numbers for record in waiting)
     free = sum(status.state is WorkerState.FREE for status in statuses)
     return Workers(tuple(statuses), max(0, unleased - free), hosts)
@@ -119,9 +119,3 @@ def _status(
         mishaps=tuple(Mishap(entry.fate, entry.why, entry.at) for entry in entries
                       if entry.fate in (Fate.LOST, Fate.QUARANTINED)),
     )  # fmt: skip
-
-
-def _natural(place: Place) -> list[list[tuple[int, str]]]:
-    """Return a key that puts die 2 before die 10."""
-    return [[(int(part or 0), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
-            for name in place]  # fmt: skip

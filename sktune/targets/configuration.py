@@ -9,6 +9,7 @@ from torch import nn
 from sktune.core.errors import TargetError
 from sktune.core.files import read_bytes
 from sktune.core.plain_data import load_json
+from sktune.measure.machine import available_memory
 
 MAX_LAYERS = 1000
 MAX_NUMBER = 1 << 31
@@ -35,7 +36,7 @@ def check_memory(model: nn.Module, path: Path) -> None:
         TargetError: it does not.
     """
     needed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    if needed > (available := _available_bytes()):
+    if needed > (available := available_memory()):
         raise TargetError(
             f"the model of {path} needs {needed / 2**30:.0f} GiB, and {available / 2**30:.0f} GiB of memory are free; "
             "use --proxy-layers, or --backend sim"
@@ -51,10 +52,3 @@ def _check_sizes(values: Any, path: Path) -> None:
             raise TargetError(f"{path}: {key} is {value!r:.40}, and the limit is {limit:,}; fix it")
         if isinstance(value, dict | list):
             _check_sizes(value, path)
-
-
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    raise AssertionError("Linux has MemAvailable since 3.14")

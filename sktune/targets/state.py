@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from sktune.core.errors import TargetError
+from sktune.measure.bits import same_bits
 from sktune.program.sktune_program.object_graph import Values, Walk, state_walk
 from sktune.program.sktune_program.torch_private import version_counter
 from sktune.targets.base import Inputs, Target
@@ -85,7 +86,7 @@ def written_by(target: Target, run: Callable[[], object]) -> dict[str, torch.Ten
     held.check()
     written = {}
     for name, tensor in tensors.items():
-        has_changed = name in before and not _same_bits(before[name], tensor)
+        has_changed = name in before and not same_bits(before[name], tensor)
         if has_changed or versions[name] != version_counter(tensor):
             written[name] = tensor
         if has_changed:
@@ -128,9 +129,3 @@ def _numbers(target: Target) -> dict[str, str]:
     leaves = [*walk.leaves("model", target.module), *walk.leaves("step", target.decode_step)]
     values = [(name, leaf) for name, leaf in leaves if isinstance(leaf, Values)]
     return {f"{name}{key}".removeprefix("step."): repr(value) for name, leaf in values for key, value in leaf.items}
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(
-        one.contiguous().flatten().view(torch.uint8), other.detach().contiguous().flatten().view(torch.uint8)
-    )

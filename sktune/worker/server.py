@@ -33,6 +33,7 @@ from sktune.core.errors import (
 )
 from sktune.core.outcome import Outcome, Reason
 from sktune.measure.latency import Measurement
+from sktune.measure.machine import available_memory
 from sktune.worker.jobs import (
     SCRATCH,
     CheckMachine,
@@ -206,16 +207,8 @@ def end_with_parent() -> None:
 def limit_memory() -> None:
     """Make allocations fail in time, and this process the first that the kernel kills when memory runs out."""
     Path("/proc/self/oom_score_adj").write_text("1000")
-    if available := _available_bytes():
-        limit = int(available * MEMORY_SHARE)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
-def _available_bytes() -> int | None:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
+    limit = int(available_memory() * MEMORY_SHARE)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def use_scratch() -> None:

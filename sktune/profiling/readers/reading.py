@@ -13,6 +13,7 @@ import pandas as pd
 
 from sktune.core.errors import ProfileError
 from sktune.core.files import open_regular
+from sktune.core.printable import natural_order
 from sktune.profiling.kernel_table import KernelTable, LeftOut
 from sktune.profiling.readers.csv_files import read_csv
 from sktune.profiling.readers.trace_files import read_trace
@@ -74,7 +75,7 @@ def _exports(folder: Path, left_out: LeftOut) -> list[list[Path]]:
     """Return the files of each export: its slices in order, or one file. Of several of the same data, the latest."""
     for pattern in _IN_FOLDERS:
         slices: dict[Path, list[Path]] = {}
-        for file in sorted(folder.rglob(pattern), key=lambda file: _natural(str(file))):
+        for file in sorted(folder.rglob(pattern), key=lambda file: natural_order(str(file))):
             slices.setdefault(file.with_name(_SLICE.sub("", file.name)), []).append(file)
         latest: dict[Path, list[Path]] = {}
         for name, files in slices.items():
@@ -97,11 +98,6 @@ def _exports(folder: Path, left_out: LeftOut) -> list[list[Path]]:
     )
 
 
-def _natural(text: str) -> list[tuple[int, str]]:
-    """Return a key that sorts ``host_10`` after ``host_2``."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
-
-
 def _rank(file: Path, folder: Path) -> str:
     for parent in file.parents:
         numbers = [match[1] for each in parent.glob("profiler_info_*.json") if (match := _RANK.fullmatch(each.name))]
@@ -119,7 +115,7 @@ def _of_different_ranks(recordings: list[_Recording], left_out: LeftOut) -> list
     different times or are copies.
     """
     kept: list[_Recording] = []
-    for recording in sorted(recordings, key=lambda each: (each.table.span_ns[0], _natural(str(each.path)))):
+    for recording in sorted(recordings, key=lambda each: (each.table.span_ns[0], natural_order(str(each.path)))):
         for place, other in enumerate(kept):
             apart_ns = 0 if recording.path.parent == other.path.parent else MAX_APART_NS
             is_apart = recording.table.span_ns[0] - other.table.span_ns[1] > apart_ns
