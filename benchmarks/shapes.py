@@ -115,7 +115,7 @@ def _answer(
     best = min(sum(latencies[plan] for latencies in truth.values()) for plan in everywhere)
     regrets, failing = [], 0
     for number, latencies in enumerate(truth.values()):
-        plan = min(chosen, key=lambda plan: compared[plan][number])
+        plan = min((*chosen, Plan()), key=lambda plan: compared[plan][number])
         failing += plan not in latencies
         regrets.append(latencies.get(plan, math.inf) / min(latencies.values()) - 1)
     excess = sum(latencies.get(single, math.inf) for latencies in truth.values()) / best - 1

@@ -50,8 +50,8 @@ from sktune.core.search_options import MODELS, OPTIONS, Opt, Taking, fields_of, 
 from sktune.reports.shapes import finished_event
 from sktune.study.claims import is_held
 from sktune.study.result import stored_result
-from sktune.study.shapes import RECORD, names_of_shapes, stored_shapes
-from sktune.study.storage import DATABASE
+from sktune.study.shapes import names_of_shapes, stored_shapes
+from sktune.study.storage import DATABASE, RECORD
 from sktune.study.study import folder_name, sqlite_url, study_names
 from sktune.targets import TargetSpec
 from sktune.tuning.request import Request

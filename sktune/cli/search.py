@@ -14,7 +14,7 @@ from sktune.cli.terminal import Terminal
 from sktune.cli.views.live import following
 from sktune.cli.views.progress import PlainView
 from sktune.cli.views.search import result_table
-from sktune.core.errors import BackendError, BadInputError, ExitCode
+from sktune.core.errors import BackendError, BadInputError, ExitCode, StudyError
 from sktune.core.events.base import Event
 from sktune.core.events.lines import print_event
 from sktune.core.events.search import ModelsFinished, StudyFinished
@@ -137,7 +137,7 @@ def _search_all(models: Path, request: Request, *, json: bool) -> None:
 def _search_shapes(request: Request, *, json: bool) -> None:
     """Search for several shapes; a line for each event has the name of the shape's study before it."""
     from sktune.cli.views.shapes import shapes_view
-    from sktune.reports.shapes import finished_event
+    from sktune.reports.shapes import answer_lines, finished_event
     from sktune.tuning import shapes
 
     people = Terminal(stderr=json)
@@ -151,6 +151,8 @@ def _search_shapes(request: Request, *, json: bool) -> None:
         views[study](event)
 
     answer = shapes.search(request, listen, process_began_s())
+    if not answer.is_finished:  # what it has measured is stored
+        raise StudyError(f"{answer.study}: {answer_lines(answer)[0]}")
     people.print(shapes_view(answer))
     if all(result.has_failed for result in answer.results):
         from sktune.reports.study import verdict_line

@@ -200,7 +200,10 @@ def compare(
     names = list(dict.fromkeys(studies))
     answers = [answer for name in names if (answer := stored_shapes(name, runs, storage))]
     if answers and len(answers) < len(names):
-        one = answers[0]
+        one, shapes_of = answers[0], [answer.study for answer in answers]
+        for name in names:
+            if name not in shapes_of:
+                stored_result(name, runs, storage)  # which says so if there is none
         raise BadInputError(f"{one.study} is of several shapes, others are not; compare those of one: {_names(one)}")
     groups = by_shape(answers) if answers else [[stored_result(name, runs, storage) for name in names]]
     compared = [comparison.compare(results) for results in groups]

@@ -145,6 +145,9 @@ class PlanFile(Document):
         matching = [entry for entry in self.shapes if not entry.recipe and wanted and wanted < set(entry.name.split())]
         if len(matching) == 1:
             return matching[0]
+        if matching:
+            which = " and ".join(entry.name for entry in matching)
+            raise PlanError(f"{source} has several plans for the shape {shape!r}: name one of {which}")
         names = ", ".join(entry.name for entry in self.shapes) or "none: it is for a single one"
         raise PlanError(f"{source} has no plan for the shape {shape!r}; its shapes: {names}")
 

@@ -121,6 +121,9 @@ class Opt:
         if self.choices and value not in self.choices:
             *others, last = self.choices
             raise BadInputError(f"{self.flag} must be {', '.join(others)} or {last}; got {value!r}")
+        is_number = isinstance(value, int if self.value_type is int else int | float) and not isinstance(value, bool)
+        if self.at_least is not None and not is_number:
+            raise BadInputError(f"{self.flag} must be a {'whole ' * (self.value_type is int)}number; got {value!r}")
         if self.at_least is not None and value < self.at_least:
             counted = self.counts and f", {self.counts}"
             raise BadInputError(f"{self.flag} must be at least {self.at_least}{counted}; got {value}")

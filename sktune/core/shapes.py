@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StrictFloat, StrictInt
 
 from sktune.core.codec import LEFT_OUT_IF_NONE
 from sktune.core.documents import Document, read_document
@@ -56,10 +56,10 @@ class StepShape:
 
 
 class _ShapeEntry(Document):
-    batch: int | None = None
-    context: int | None = None
+    batch: StrictInt | None = None
+    context: StrictInt | None = None
     recipe: Path | None = None
-    weight: float = 1.0
+    weight: StrictInt | StrictFloat = 1.0
 
 
 class _ShapesFile(Document):

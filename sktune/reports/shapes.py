@@ -127,7 +127,7 @@ def answer_lines(answer: ShapesResult, say: Sentences = ENGLISH) -> list[str]:
             at=answer.shapes[worst].name,
         )
     ]
-    allowed = f"{answer.record.regret:.1%}"
+    allowed = f"{100 * answer.record.regret:g}%"
     if len(answer.plans) == 1:
         lines.append(say("shapes.one_plan", regret=allowed, plan=names[answer.plans[0].plan]))
     else:
@@ -231,6 +231,7 @@ def shapes_yaml(answer: ShapesResult) -> str | None:
             "objective": answer.record.objective,
             "regrets": [round(regret, 4) for regret in answer.regrets(answer.single)],
             "bit_identical": None if answer.is_simulated else True,
+            "verified": "; ".join(dict.fromkeys(_verified(answer, at, answer.single) for at in range(len(entries)))),
             "fingerprint": {**first.facts.fingerprint, **first.facts.versions},
         },
         scope_flavour(first),

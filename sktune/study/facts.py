@@ -66,6 +66,7 @@ class StudyFacts:
         verifications: verifications made after their trials had ended, by trial number.
         final: the final comparison.
         final_trials: number of trials before it.
+        is_complete: whether what follows a final comparison was done, too: the code of its plans and the bound.
         final_seconds: time that it took, by stage; see ``sktune.core.outcome.Stage``, and ``open`` before the first.
         uncompared: whether the last search ended before its final comparison.
         seconds: total time of the study's searches.
@@ -101,6 +102,7 @@ class StudyFacts:
     verifications: Mapping[str, Verification] = field(default_factory=dict)
     final: FinalComparison | None = None
     final_trials: int | None = None
+    is_complete: bool = True
     final_seconds: Mapping[str, float] = field(default_factory=dict)
     uncompared: bool = False
     seconds: float = 0.0

@@ -22,11 +22,10 @@ from sktune.study.facts import StudyFacts, stored_value
 from sktune.study.records import feasible
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.snapshot import snapshot_names
-from sktune.study.storage import DATABASE, shown
+from sktune.study.storage import DATABASE, RECORD, shown
 from sktune.study.stored_space import space_of
-from sktune.study.study import folder_name
+from sktune.study.study import folder_name, sqlite_url
 
-RECORD = "shapes.json"
 FORMAT = 1
 MAX_PLANS = 3
 """Sets of more plans are not looked for: the program would have to be compiled with each."""
@@ -214,12 +213,16 @@ class ShapesResult:
 
     @cached_property
     def plans(self) -> tuple[PlanAtShapes, ...]:
-        """The fewest plans of which one loses at most ``record.regret`` at each shape, each with its shapes."""
+        """The fewest plans of which one loses at most ``record.regret`` at each shape, each with its shapes.
+
+        The empty plan is among them where the others are slower than the baseline.
+        """
         weights = [shape.weight for shape in self.shapes]
         chosen = fewest_plans(self.latencies_ms, weights, self.record.regret)
         shapes: dict[Plan, list[int]] = {}
         for number in range(len(self.shapes)):
-            shapes.setdefault(min(chosen, key=lambda plan: self.latencies_ms[plan][number]), []).append(number)
+            best = min((*chosen, Plan()), key=lambda plan: self.latencies_ms[plan][number])
+            shapes.setdefault(best, []).append(number)
         return tuple(PlanAtShapes(plan, tuple(numbers)) for plan, numbers in shapes.items())
 
     def plan_at(self, number: int) -> Plan:
@@ -252,17 +255,18 @@ def best_single(latencies_ms: Mapping[Plan, Sequence[float]], weights: Sequence[
 def fewest_plans(
     latencies_ms: Mapping[Plan, Sequence[float]], weights: Sequence[float], regret: float
 ) -> tuple[Plan, ...]:
-    """Return the fewest plans of which one loses at most ``regret`` at each shape to the best plan there.
+    """Return the fewest plans of which one, or the empty one, loses at most ``regret`` at each shape to the best there.
 
-    Of sets with as many plans, the one with the least weighted sum of latencies. Beyond ``MAX_PLANS`` a plan is added
-    for the shape that gains most by its own best one, until the regret holds.
+    The empty one, the baseline, is at hand everywhere and counts as none. Of sets with as many plans, the one with the
+    least weighted sum of latencies. Beyond ``MAX_PLANS`` a plan is added for the shape that gains most by its own best
+    one, until the regret holds.
     """
     shapes = range(len(weights))
     best: list[float] = list(map(min, zip(*latencies_ms.values(), strict=True)))
     limits = [(1 + regret) * least for least in best]
 
     def latency(chosen: Sequence[Plan], shape: int) -> float:
-        return min(latencies_ms[plan][shape] for plan in chosen)
+        return min(latencies_ms[plan][shape] for plan in (*chosen, Plan()))
 
     def holds(chosen: Sequence[Plan]) -> bool:
         return all(latency(chosen, shape) <= limits[shape] for shape in shapes)
@@ -388,12 +392,14 @@ def stored_shapes(
         raise StudyError(f"study {name!r} is in the storage {record.storage}; give that with --storage")
     if not is_in(record, storage):
         return None
-    stored = snapshot_names(storage) if storage else ()
+    stored: Sequence[str] = snapshot_names(storage) if storage else ()
     read = read or partial(stored_result, runs=runs, storage=storage)
     results = []
     for each in record.studies:
         its_folder = runs / folder_name(each.study)
-        has_begun = each.study in stored if storage else (its_folder / DATABASE).exists()
+        if not storage:  # a database is there before its study
+            stored = snapshot_names(sqlite_url(its_folder)) if (its_folder / DATABASE).exists() else ()
+        has_begun = each.study in stored
         results.append(
             read(each.study) if has_begun else SearchResult(each.study, its_folder, (), None, None, StudyFacts())
         )

@@ -24,6 +24,8 @@ from sktune.study.facts import FORMAT
 
 DATABASE = "study.db"
 """The file in a study's folder."""
+RECORD = "shapes.json"
+"""The file in the folder of a study of several shapes."""
 LOCK_WAIT_S = 10.0
 IDLE_S = 10.0
 """A transaction takes milliseconds; less than ``heartbeat.SILENT_S``, so that a standby has to wait for none."""
@@ -293,7 +295,8 @@ def check_file(url: str, create: bool) -> None:
     if not path.exists():
         if not create:
             is_in_runs = path.name == DATABASE
-            others = [other.parent.name for other in path.parent.parent.glob(f"*/{DATABASE}")] if is_in_runs else []
+            kept = (*path.parent.parent.glob(f"*/{DATABASE}"), *path.parent.parent.glob(f"*/{RECORD}"))
+            others = [other.parent.name for other in kept] if is_in_runs else []
             hint = nearest(path.parent.name, others) if others else ""
             raise StudyError(f"there is no study at {path}; start one with `sktune search`{hint}")
         return

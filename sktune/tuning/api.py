@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from sktune.core.errors import BadInputError, nearest
 from sktune.core.search_options import SearchOptions, taking
-from sktune.core.shapes import StepShape
+from sktune.core.shapes import StepShape, check_shapes
 from sktune.study.result import stored_result
 from sktune.study.shapes import stored_shapes
 from sktune.tuning import loop
@@ -66,6 +66,8 @@ def search_shapes(
     from sktune.tuning.shapes import search
 
     given = str(shapes) if isinstance(shapes, Path) else tuple(shapes) if isinstance(shapes, list) else shapes
+    if not isinstance(given, str):
+        check_shapes(given)
     request = _request(model, options | {"shapes": given})
     answer = search(request, lambda study, event: listener(event.to_dict() | {"study": study}))
     from sktune.reports.result import ShapesAnswer

@@ -11,7 +11,7 @@ from sktune.core.shapes import StepShape
 from sktune.learning.history import Learned
 from sktune.learning.segments import unit_types
 from sktune.study.result import SearchResult
-from sktune.study.shapes import stored_shapes
+from sktune.study.shapes import names_of_shapes, stored_shapes
 from sktune.study.snapshot import names_before_search, snapshot
 from sktune.study.storage import DATABASE, shown
 from sktune.study.stored_space import space_of
@@ -53,7 +53,8 @@ def check_names(request: Request, own: str, taken: Sequence[EarlierStudy] = ()) 
             if name != own and not request.storage and (request.runs / folder_name(name) / DATABASE).exists():
                 _result(request, name)  # which says why it cannot be read
             where = f" in {shown(request.storage)}" if request.storage else ""
-            raise BadInputError(f"--learn-from: there is no other study {name!r}{where}{nearest(name, known)}")
+            others = [*known, *names_of_shapes(request.runs)]
+            raise BadInputError(f"--learn-from: there is no other study {name!r}{where}{nearest(name, others)}")
         if not _result(request, name).has_figures:
             raise _measured_nothing(name)
 

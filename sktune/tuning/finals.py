@@ -133,6 +133,7 @@ class Finals:
             uncompared=False,
             final_seconds=self._seconds,
             final_trials=self._study.finished(),
+            is_complete=False,
             gain_left=None,
         )
 

@@ -126,13 +126,9 @@ def is_answered(study: TuningStudy, request: Request, folder: Path) -> bool:
         return False
     if not request.compares:
         return True
-    if facts.final_trials != finished:
+    if facts.final_trials != finished or not facts.is_complete:
         return False
-    result = result_of(study, folder)
-    winner = result.winner.number if result.winner else None
-    if winner is not None and (facts.delivery is None or facts.delivery.trial != winner):
-        return False  # the search was killed while it wrote the winner's code
-    return not request.points or has_compared(result, request.points)
+    return not request.points or has_compared(result_of(study, folder), request.points)
 
 
 def has_ended(result: SearchResult, trials: float, request: Request) -> bool:
@@ -195,6 +191,7 @@ def _as_learned(request: Request, small: Request) -> Request:
         BadInputError: the whole model's study would learn nothing from the small model.
     """
     name, small_name = (each.study or each.target()[0].study_name for each in (request, small))
+    _refuse_several_shapes(name, request.runs / folder_name(name))
     known = names_before_search(request.runs, request.storage)
     if name not in known:
         return small
@@ -211,6 +208,11 @@ def _as_learned(request: Request, small: Request) -> Request:
             "more; name a new one with --study, or leave --proxy-layers out to continue the whole model"
         )
     return replace(small, trials=learned)
+
+
+def _refuse_several_shapes(name: str, folder: Path) -> None:
+    if read_record(folder):
+        raise BadInputError(f"study {name!r} is of several shapes; give --shapes, or name another with --study")
 
 
 def _renamed(listener: Listener) -> Listener:
@@ -265,8 +267,7 @@ def run(
     strategy = find_strategy(request.strategy)
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
-    if read_record(folder):
-        raise BadInputError(f"study {name!r} is of several shapes; give --shapes, or name another with --study")
+    _refuse_several_shapes(name, folder)
     if request.learn_from and not strategy.learns:
         raise BadInputError(f"--learn-from is for the strategy partition; {strategy.name} cannot use it")
     if request.learn_from and not folder.exists():  # for one that exists it depends on what it learns from already
@@ -576,7 +577,7 @@ class _Search:
         return used if isinstance(used, PartitionSampler) else PartitionSampler(space, seed)
 
     def _remember_gain_left(self, strategy: Strategy) -> None:
-        """Store the bound on what any plan saves beyond the answer, compared or not."""
+        """Store the bound on what any plan saves beyond the answer, compared or not, which completes a search."""
         if not self._study.finished():
             return
         result = result_of(self._study, self._folder)
@@ -585,7 +586,7 @@ class _Search:
         compared = result.winner.speedup if result.winner else None
         predictor = self._predictor(self._study.space(), strategy)
         left = predictor.gain_left(self._study.trials(), answer, compared)
-        self._study.remember(gain_left=left if math.isfinite(left) else None)
+        self._study.remember(gain_left=left if math.isfinite(left) else None, is_complete=True)
 
     def _floor_is_due(self, finished: int) -> bool:
         samples = self._study.facts.floor_looks

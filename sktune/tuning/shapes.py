@@ -112,7 +112,8 @@ def _search(request: Request, name: str, folder: Path, listener: ShapeListener, 
     allotment = Allotment.of(record.trials, len(shapes))
     learns = find_strategy(request.strategy).learns
     results: dict[StepShape, SearchResult] = {}
-    record.write(folder)
+    if not read_record(folder):  # what is refused below leaves a stored one as it is
+        record.write(folder)
     begun = {shape: _begun(requests[shape]) for shape in shapes}
     if request.learn_from:  # before any shape has run for nothing
         for shape, known in begun.items():
@@ -353,7 +354,7 @@ def plans_to_cross(
     for plan in singles[:1]:
         want(plan, everywhere)
     for shape in everywhere:
-        want(min(chosen, key=lambda plan: expected_ms[plan][shape]), [shape])
+        want(min((*chosen, Plan()), key=lambda plan: expected_ms[plan][shape]), [shape])
         want(min(expected_ms, key=lambda plan: expected_ms[plan][shape]), [shape])
     for plan in singles[1:]:
         want(plan, everywhere)

@@ -24,6 +24,9 @@ from sktune.reports.shapes import answer_lines, rows_of
 from sktune.reports.texts import TEXTS
 from sktune.study.claims import locked
 from sktune.study.shapes import has_compared, has_room, has_tried, read_record
+from sktune.study.study import sqlite_url
+from sktune.tuning import loop
+from sktune.tuning.request import Request
 from sktune.tuning.shapes import Allotment, in_order, plans_to_cross
 from sktune.tuning.trials import Trials
 from tests.builders import refusal, succeeded
@@ -116,6 +119,7 @@ def test_one_answer_for_all_shapes(whole: Any) -> None:
     assert Counter(shape for each in whole.plans for shape in each.shapes) == {0: 1, 1: 1}
     for number in range(2):
         assert whole.regrets(whole.plan_at(number))[number] <= 0.01
+        assert whole.latencies_ms[whole.plan_at(number)][number] <= whole.latencies_ms[Plan()][number]
         assert whole.trial_of(number, whole.single) is not None
     file = read_plan_file(whole.folder / "best_plan.yaml")
     assert file.to_plan() == whole.single
@@ -184,6 +188,11 @@ def test_names_of_shapes_and_of_one_are_kept_apart(whole: Any, tmp_path: Path) -
     shutil.copytree(whole.folder, runs / "s")
     with pytest.raises(BadInputError, match="is of several shapes"):
         sktune.search("llama", backend="sim", trials=1, study="s", runs=runs)
+    with pytest.raises(BadInputError, match="is of several shapes"):
+        loop.search(Request("llama", backend="sim", trials=1, study="s", runs=runs, proxy_layers=1))
+    assert [path.name for path in runs.iterdir()] == ["s"]  # no few layers were searched for nothing
+    assert "did you mean 's'" in refusal("show", "ss", "--runs", str(runs))
+    assert "there is no study at" in refusal("compare", "s", "sss", "--runs", str(runs))
     with pytest.raises(BadInputError, match="is of the shapes batch=1, batch=8"):
         searched(runs, shapes="batch=1,4")
     sktune.search("llama", backend="sim", trials=1, study="alone", runs=runs)
@@ -211,6 +220,10 @@ def test_what_is_decided_anew_is_compared(whole: Any, tmp_path: Path) -> None:
 
     searched(runs, shapes="batch=8,1", listener=listen)
     assert "search_started" not in events
+    record = read_record(runs / "s")
+    with pytest.raises(BadInputError, match="seed"):
+        searched(runs, objective="worst", seed=3)
+    assert read_record(runs / "s") == record
     answer = searched(runs, objective="worst", regret=0.2, listener=listen)
     assert (answer.record.objective, answer.record.regret) == ("worst", 0.2)
     (tmp_path / "shapes.yaml").write_text("version: 1\nshapes: [{batch: 1}, {batch: 8, weight: 100}]\n")
@@ -297,6 +310,8 @@ def test_a_study_is_shown_before_all_its_shapes_have_begun(tmp_path: Path) -> No
         searched(runs, shapes="batch=1,8,4", context=0)
     assert not (runs / "s").exists()
     stopped(runs, "trial_finished")
+    (runs / "s.batch-8").mkdir(exist_ok=True)
+    optuna.storages.RDBStorage(sqlite_url(runs / "s.batch-8"))  # it was killed before its study was in it
     shown = succeeded("show", "s", "--runs", str(runs))
     assert "Not every shape has its final comparison yet (batch=1 has 1 trial, batch=8 has 0 trials)" in " ".join(
         shown.stdout.split()
@@ -482,7 +497,7 @@ def test_a_search_that_stopped_early_is_answered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "shapes",
-    [[], ["batch=1"], [StepShape(1), StepShape(1)], [StepShape(-3)], [StepShape(1, weight=math.nan)], 5,
+    [[], None, ["batch=1"], [StepShape(1), StepShape(1)], [StepShape(-3)], [StepShape(1, weight=math.nan)], 5,
      [UNCHECKED("1")], [UNCHECKED(1, weight="2")], [UNCHECKED(1.5)], [UNCHECKED(True)], [UNCHECKED(recipe="a.yaml")],
      f"batch={'9' * 5000}", [StepShape(recipe=Path("a/x.yaml")), StepShape(recipe=Path("b/x.yaml"))]],
 )  # fmt: skip

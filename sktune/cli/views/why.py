@@ -2,7 +2,7 @@
 
 from rich.console import Group, RenderableType
 from rich.markup import escape as escape_markup
-from rich.table import Table
+from rich.table import Column, Table
 
 from sktune.core.events.studies import Effect
 from sktune.core.plan import options_text
@@ -33,8 +33,10 @@ def why_tables(why: Why, is_simulated: bool) -> RenderableType:
 
 
 def _earlier(why: Why, unit: str) -> Table:
-    table = Table("study", "findings", "believed", f"error, {unit}", f"without it, {unit}", title_justify="left",
-                  title="learned from earlier studies: what each alone says of the plans measured here")  # fmt: skip
+    table = Table(
+        Column("study", overflow="fold"), "findings", "believed", f"error, {unit}", f"without it, {unit}",
+        title_justify="left", title="learned from earlier studies: what each alone says of the plans measured here",
+    )  # fmt: skip
     for each in why.earlier:
         figures = ["-" if ms is None else f"{ms:.3f}" for ms in (each.error_ms, each.spread_ms)]
         table.add_row(escape_markup(each.study), str(each.effects), f"{each.weight:.0%}", *figures)
@@ -77,7 +79,7 @@ def _sentences(why: Why, unit: str) -> list[str]:
 
 
 def _effects(title: str, effects: tuple[Effect, ...], unit: str) -> Table:
-    table = Table("", f"saves, {unit}", "95%", "trials", title=title, title_justify="left")
+    table = Table(Column(overflow="fold"), f"saves, {unit}", "95%", "trials", title=title, title_justify="left")
     for effect in by_size(effects):
         low, high = effect.ci95
         table.add_row(
