@@ -198,7 +198,7 @@ class CheckedRuns:
             if is_timed and not detail:
                 least = MIN_ALTERNATING if self.alternates else MIN_STEPS
                 detail = unmeasured_reason(self.recipe, run.step_ms, least)
-            detail = detail or (self._cut_short(run.reports) if plan.scopes else "")
+            detail = detail or self._cut_short(run.reports)
             run = replace(run, failure=Failure(Reason.CRASHED, detail) if detail else None)
         if run.step_ms and run.failure is None and is_timed:
             self._save_samples(log, run)

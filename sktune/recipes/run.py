@@ -1,5 +1,6 @@
 """One run of a recipe's program on each of its hosts, watched until it ends, fails, hangs or loses a rank."""
 
+import glob
 import logging
 import math
 import os
@@ -241,17 +242,20 @@ class Launcher:
     def _log_files(self) -> dict[Path, "_LogState"]:
         """Return the program's log files as they are.
 
-        Several groups of hosts may run in one folder: those with the name of another group's copy in their path are
-        not ours.
+        Several groups of hosts may run in one folder: while there is the copy of another one, only those with the name
+        of a copy in their path are ours.
         """
         paths = sorted(self._recipe.directory.glob(self._recipe.logs)) if self._recipe.logs else []
-        of_groups = f"{self._recipe.yaml.file.stem}{COPY_SUFFIX}_" if self._recipe.yaml else "\0"
-        own = [copy.stem for copy in self._copies]
-        return {
-            path: _LogState.of(path)
-            for path in paths
-            if path.is_file() and (of_groups not in str(path) or any(name in str(path) for name in own))
-        }
+        own = [copy.stem for copy in self._copies] if self._others_copies() else [""]
+        return {path: _LogState.of(path) for path in paths if path.is_file() and any(name in str(path) for name in own)}
+
+    def _others_copies(self) -> set[Path]:
+        """Return the copies of the YAML that other groups of hosts have in the folder."""
+        if not (program := self._recipe.yaml):
+            return set()
+        return set(
+            program.file.parent.glob(f"{glob.escape(program.file.stem)}{COPY_SUFFIX}_*{program.file.suffix}")
+        ) - set(self._copies)
 
     def _logs(self, outputs: Sequence[Path], earlier: Mapping[Path, "_LogState"]) -> dict[Path, int]:
         """Return the files with the latencies: the log files that this run has written, or its output.

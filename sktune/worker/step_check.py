@@ -256,18 +256,17 @@ def _tensors(step: Step, replay: Replay) -> Iterator[dict[str, torch.Tensor]]:
 def _first_difference(replay: Replay, baseline: Step, step: Step, may_continue: Callable[[], bool]) -> Mismatch | str:
     """Run both steps again up to each position, as outputs are not kept."""
     for number in range(len(replay.inputs)):
-        if not may_continue():
-            raise _TimeIsUpError
         start = replace(replay, inputs=replay.inputs[: number + 1])
-        sides = [_last(own, start) for own in (baseline, step)]
+        sides = [_last(own, start, may_continue) for own in (baseline, step)]
         if mismatch := difference(sides[0], sides[1], replay.seed, number):
             return mismatch
     # It differed in the first run: a step that is not deterministic is rejected, too.
     return f"seed {replay.seed}: the plan's bits differ from one run to the next"
 
 
-def _last(step: Step, replay: Replay) -> dict[str, torch.Tensor]:
+def _last(step: Step, replay: Replay, may_continue: Callable[[], bool]) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     for tensors in _tensors(step, replay):  # noqa: B007 - only the last is needed
-        pass
+        if not may_continue():
+            raise _TimeIsUpError
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}

@@ -1,9 +1,11 @@
 """Verifies plans: quickly in every trial, and thoroughly before a plan is called identical."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import torch
 
@@ -54,10 +56,7 @@ class Verifier:
         self.replays = prepare(target, self._state)
         self._recordings = record(baseline.step, self.replays)
         if difference := self.difference(baseline):
-            raise NotDeterministicError(
-                f"the baseline is not deterministic ({difference}); make the model deterministic "
-                "(no dropout, no atomics), as bit-identity cannot be checked otherwise"
-            )
+            raise _not_deterministic(difference)
         self.model_difference = self._difference_from_model(backend)
 
     @property
@@ -81,7 +80,7 @@ class Verifier:
         if known := self._known_to_differ(compiled):
             return known
         if difference := self.difference(compiled):
-            if self.difference(self._baseline):
+            if self._is_damaged():
                 return Verification(difference=DAMAGED, is_broken=True)
             # Start with the seed that showed the difference; it may have arisen before the step that showed it.
             replays = sorted(self.replays, key=lambda replay: replay.seed != difference.seed)
@@ -150,11 +149,14 @@ class Verifier:
                 self._target, self._state, self._baseline.step, compiled.step, places, may_continue
             )
         except NotDeterministicError:
-            if not self.difference(self._baseline):
+            if not self._is_damaged():
                 raise
             return replace(verified, difference=DAMAGED, is_broken=True)
-        blamed: tuple[str, ...] = ()
-        if result.context and ends_s - time.monotonic() >= seconds / 2:
+        has_time = time.monotonic() < ends_s
+        if result.context and has_time and self._is_damaged():
+            return replace(verified, difference=DAMAGED, is_broken=True)
+        blamed: tuple[str, ...] = (plan.scopes[0].label,) if result.context and len(plan.scopes) == 1 else ()
+        if result.context and not blamed and ends_s - time.monotonic() >= seconds / 2:
             replay = step_check.replay_of(
                 self._target,
                 self._state,
@@ -162,13 +164,27 @@ class Verifier:
                 result.context,
                 lambda: may_continue(result.steps) or True,
             )
-            blamed = self._changing_scopes(plan, compiled, [replay])
+            until_s = ends_s if math.isinf(seconds) else ends_s - seconds / 4
+            blamed = self._changing_scopes(plan, compiled, [replay], until_s)
         elif not result.context and result.steps <= self.quick_steps:
             return None
         return replace(
             verified, steps=result.steps, contexts=result.contexts, elements=result.elements,
             difference=_located(result.difference, blamed), changes_bits=blamed,
+            is_broken=bool(result.context) and not has_time,  # whether the baseline differs from itself is not known
         )  # fmt: skip
+
+    def _is_damaged(self) -> bool:
+        """Whether the baseline computes other bits than when it was opened, and these again.
+
+        Raises:
+            NotDeterministicError: it computes other ones each time.
+        """
+        if not self.difference(self._baseline):
+            return False
+        if difference := compare(self._baseline.step, record(self._baseline.step, self.replays)):
+            raise _not_deterministic(difference)
+        return True
 
     @property
     def _elements(self) -> int:
@@ -204,18 +220,28 @@ class Verifier:
             logger.warning("the operator at which the baseline differs could not be found", exc_info=True)
             return ""
 
-    def _changing_scopes(self, plan: Plan, compiled: Compiled, replays: Sequence[Replay]) -> tuple[str, ...]:
-        """Return the labels of the scopes that change bits, none if they cannot be identified."""
+    def _changing_scopes(
+        self, plan: Plan, compiled: Compiled, replays: Sequence[Replay], until_s: float = math.inf
+    ) -> tuple[str, ...]:
+        """Return the labels of the scopes that change bits, none if they cannot be identified in time."""
         if len(plan.scopes) == 1:
             return (plan.scopes[0].label,)
         if compiled.blame is None:
             return ()
         try:
             with torch.no_grad():
-                return compiled.blame(replayed_inputs(replays))
+                inputs = replayed_inputs(replays)
+                return compiled.blame(takewhile(lambda _: time.monotonic() < until_s, inputs))
         except Exception:
             logger.warning("the scopes that change bits could not be identified", exc_info=True)
             return ()
+
+
+def _not_deterministic(difference: Mismatch) -> NotDeterministicError:
+    return NotDeterministicError(
+        f"the baseline is not deterministic ({difference}); make the model deterministic "
+        "(no dropout, no atomics), as bit-identity cannot be checked otherwise"
+    )
 
 
 def _located(difference: Mismatch | str, blamed: tuple[str, ...]) -> str:

@@ -222,3 +222,34 @@ def test_a_plan_in_force_is_told_once(at_exit: list[Callable[[], None]], capfd: 
     for each in at_exit:
         each()
     assert capfd.readouterr().err == "sktune: plan.yaml is in force: 1 scope on the decode step\n"
+
+
+@pytest.mark.usefixtures("at_exit", "program_scopes")
+@pytest.mark.parametrize("has_signature", [True, False])
+@torch.no_grad()
+def test_the_decode_step_may_be_called_within_another_compiled_function(has_signature: bool) -> None:
+    """Which sktune knows nothing of."""
+    ran, module, wanted = Ran(), Model(), task(8)
+    if not has_signature:
+        wanted = replace(wanted, decode=DecodeCall("Model.forward"))
+    rank = Rank(torch.compile, [wanted], Reporter(None), "plan.yaml")
+    inner = rank.compile(module.forward, backend=ran)
+
+    def outer(inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = inner(inputs + 1)
+        return outputs
+
+    rank.compile(outer, backend=ran)(torch.ones(8, 8))
+    assert 1 in ran.scopes
+
+
+@pytest.mark.usefixtures("at_exit", "program_scopes")
+@torch.no_grad()
+def test_modules_that_are_replaced_before_the_decode_step_have_its_scopes() -> None:
+    """As adapters or quantisation do, once prefill has run."""
+    ran, module = Ran(), Model()
+    rank = Rank(torch.compile, [task(8, function="Model.forward#2")], Reporter(None), "plan.yaml")
+    rank.compile(module.forward, backend=ran, dynamic=True)(torch.ones(3, 8))
+    module.first, module.last = nn.Linear(8, 8), nn.Linear(8, 8)
+    rank.compile(module.forward, backend=ran, dynamic=True)(torch.ones(8, 8))
+    assert ran.scopes == [0, 1]

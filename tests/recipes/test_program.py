@@ -430,7 +430,7 @@ def test_hosts_with_one_program_in_one_folder_have_files_of_their_own(tmp_path: 
 
 
 def test_hosts_read_no_logs_that_are_named_after_others_yaml(tmp_path: Path) -> None:
-    """Those with no such name are a host's own: it may share no folder with another."""
+    """While others run in the folder; a host that shares none with another names its logs as it likes."""
     (tmp_path / "a.yaml").write_text("x: 1\n")
     command = [sys.executable, "program.py", "8", "{yaml}"]
     with reporting(tmp_path, command=command, yaml={"file": "a.yaml"}, logs="*.log") as runner:
@@ -438,7 +438,9 @@ def test_hosts_read_no_logs_that_are_named_after_others_yaml(tmp_path: Path) -> 
     one, two = (Launcher(recipe, tmp_path, tmp_path, host=host) for host in ("one", "two"))
     for name in ("rank_0", *(f"{host._copies[0].stem}-rank_0" for host in (one, two))):
         (tmp_path / f"{name}.log").touch()
-    assert [path.stem for path in one._log_files()] == [f"{one._copies[0].stem}-rank_0", "rank_0"]
+    assert len(one._log_files()) == 3
+    two._copies[0].touch()
+    assert [path.stem for path in one._log_files()] == [f"{one._copies[0].stem}-rank_0"]
 
 
 @pytest.fixture

@@ -80,6 +80,15 @@ class GatedMarks:
             return self._scopes[-1]
 
         self._attached = attach(tree, scopes, gated)
+        self._tree, self._modules = tree, [weakref.ref(module) for module in tree.modules()]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether modules of the tree have been replaced since."""
+        modules = list(self._tree.modules())
+        return len(modules) != len(self._modules) or any(
+            known() is not module for known, module in zip(self._modules, modules)
+        )
 
     def make(self, make_scope: MakeScope) -> None:
         """Make the scopes, unless that was done."""
@@ -228,7 +237,7 @@ class StepByShape:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program's call."""
-        if torch.compiler.is_compiling():  # within another function, whose call has prepared the tree
+        if not self._steps and torch.compiler.is_compiling():  # a part of another function's graph
             return self._compiled(*arguments, **keywords)
         self._prepare()
         signature = signature_of((arguments, keywords))
@@ -340,7 +349,8 @@ class Rank:
         steps: Mapping[str, MarkedStep],
     ) -> Any:  # fmt: skip
         """Return what runs calls with the plans of their shapes, and others as ``compiled`` does."""
-        by_shape = StepByShape(steps, _function_of(compiled), functools.partial(self._attach, tree))
+        prepare = torch.compiler.disable(functools.partial(self._attach, tree))
+        by_shape = StepByShape(steps, _function_of(compiled), prepare)
         self._others[name] = by_shape.others
         return self._in_place_of(model, keywords, by_shape, compiled)
 
@@ -348,7 +358,12 @@ class Rank:
         """Attach the scopes of each task to a tree, once, or find out why it cannot have them.
 
         The decode step may be compiled after prefill has run: where both are one function, they share its graphs.
+        Modules that were replaced since have none.
         """
+        if any(isinstance(marks, PlanError) or marks.is_stale for marks in self._marks.get(tree, ())):
+            for marks in self._marks.pop(tree):
+                if isinstance(marks, GatedMarks):
+                    marks.detach()
         if tree not in self._marks:
             self._marks[tree] = []
             for task in self._tasks:
@@ -382,7 +397,8 @@ class Rank:
             marks.make(make_scope)
             return marks
 
-        step = MarkedStep(_function_of(compiled), baseline, tree, model, task, attach_scopes, self._reporter, announce)
+        uncompiled = torch.compiler.disable(attach_scopes)  # the step may be called within another compiled function
+        step = MarkedStep(_function_of(compiled), baseline, tree, model, task, uncompiled, self._reporter, announce)
         return prepared, compiled, step
 
     def _in_place_of(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
