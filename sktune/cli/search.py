@@ -14,7 +14,7 @@ from sktune.cli.terminal import Terminal
 from sktune.cli.views.live import following
 from sktune.cli.views.progress import PlainView
 from sktune.cli.views.search import result_table
-from sktune.core.errors import BackendError, BadInputError, ExitCode, StudyError
+from sktune.core.errors import BackendError, BadInputError, ExitCode
 from sktune.core.events.base import Event
 from sktune.core.events.lines import print_event
 from sktune.core.events.search import ModelsFinished, StudyFinished
@@ -152,7 +152,9 @@ def _search_shapes(request: Request, *, json: bool) -> None:
 
     answer = shapes.search(request, listen, process_began_s())
     if not answer.is_finished:  # what it has measured is stored
-        raise StudyError(f"{answer.study}: {answer_lines(answer)[0]}")
+        if json:
+            print_event(finished_event(answer))
+        raise BackendError(f"{answer.study}: {answer_lines(answer)[0]}")
     people.print(shapes_view(answer))
     if all(result.has_failed for result in answer.results):
         from sktune.reports.study import verdict_line

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from enum import StrEnum
 from functools import cache, partial
+from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -121,7 +122,7 @@ class Opt:
         if self.choices and value not in self.choices:
             *others, last = self.choices
             raise BadInputError(f"{self.flag} must be {', '.join(others)} or {last}; got {value!r}")
-        is_number = isinstance(value, int if self.value_type is int else int | float) and not isinstance(value, bool)
+        is_number = isinstance(value, Integral if self.value_type is int else Real) and not isinstance(value, bool)
         if self.at_least is not None and not is_number:
             raise BadInputError(f"{self.flag} must be a {'whole ' * (self.value_type is int)}number; got {value!r}")
         if self.at_least is not None and value < self.at_least:

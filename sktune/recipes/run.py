@@ -117,7 +117,7 @@ class Launcher:
         copies = [path for path in log.parent.glob(f"{log.stem}.*") if BEFORE not in path.name]
         for old in dict.fromkeys((*outputs, *copies)):
             rename_old(old)
-        began, earlier = time.monotonic(), self._log_files()
+        began, earlier, are_others = time.monotonic(), self._log_files(), self._has_others()
         program = self._recipe.yaml
         try:
             with written_copies(program, self._copies) if program else nullcontext():
@@ -131,7 +131,7 @@ class Launcher:
         if failure is None:
             for number in range(len(self._hosts)):
                 _link_missing(self._cache(plan, number) / SHARED, self._caches / SHARED)
-        logs = self._logs(outputs, earlier)
+        logs = self._logs(outputs, earlier, are_others=are_others or self._has_others())
         for path, before in logs.items() if self._recipe.logs else ():
             of_hosts = [f"host-{host}." for host, copy in enumerate(self._copies) if host and copy.stem in str(path)]
             log.with_name(f"{log.stem}.{''.join(of_hosts)}{path.name}").write_bytes(path.read_bytes()[before:])
@@ -240,24 +240,26 @@ class Launcher:
         return Failure(Reason.CRASHED, f"{died.name} died {died.progress}") if died else None
 
     def _log_files(self) -> dict[Path, "_LogState"]:
-        """Return the program's log files as they are.
-
-        Several groups of hosts may run in one folder: while there is the copy of another one, only those with the name
-        of a copy in their path are ours.
-        """
+        """Return the log files in the program's folder as they are, whoever has written them."""
         paths = sorted(self._recipe.directory.glob(self._recipe.logs)) if self._recipe.logs else []
-        own = [copy.stem for copy in self._copies] if self._others_copies() else [""]
-        return {path: _LogState.of(path) for path in paths if path.is_file() and any(name in str(path) for name in own)}
+        return {path: _LogState.of(path) for path in paths if path.is_file()}
 
-    def _others_copies(self) -> set[Path]:
-        """Return the copies of the YAML that other groups of hosts have in the folder."""
-        if not (program := self._recipe.yaml):
-            return set()
-        return set(
-            program.file.parent.glob(f"{glob.escape(program.file.stem)}{COPY_SUFFIX}_*{program.file.suffix}")
-        ) - set(self._copies)
+    def _has_others(self) -> bool:
+        """Whether another group of hosts has a copy of the YAML in the folder, so that it may run there."""
+        program = self._recipe.yaml
+        name = program and f"{glob.escape(program.file.stem)}{COPY_SUFFIX}_*{program.file.suffix}"
+        return bool(program and name and set(program.file.parent.glob(name)) - set(self._copies))
 
-    def _logs(self, outputs: Sequence[Path], earlier: Mapping[Path, "_LogState"]) -> dict[Path, int]:
+    def _is_own(self, path: Path, *, are_others: bool) -> bool:
+        """Whether this group may have written a log, which has the name of its copy, or of none if it is alone."""
+        if any(copy.stem in str(path) for copy in self._copies):
+            return True
+        of_groups = f"{self._recipe.yaml.file.stem}{COPY_SUFFIX}_" if self._recipe.yaml else None
+        return not are_others and (of_groups is None or of_groups not in str(path))
+
+    def _logs(
+        self, outputs: Sequence[Path], earlier: Mapping[Path, "_LogState"], *, are_others: bool
+    ) -> dict[Path, int]:
         """Return the files with the latencies: the log files that this run has written, or its output.
 
         Each has the number of bytes that earlier runs have written, if this one has appended to it.
@@ -266,7 +268,11 @@ class Launcher:
             return dict.fromkeys(outputs, 0)
         # Not those changed since its start: the clock may have been set back.
         changed = {path: earlier.get(path) for path, now in self._log_files().items() if now != earlier.get(path)}
-        return {path: before.size if before and before.begins(path) else 0 for path, before in changed.items()}
+        return {
+            path: before.size if before and before.begins(path) else 0
+            for path, before in changed.items()
+            if self._is_own(path, are_others=are_others)
+        }
 
     def _latencies(self, reports: Sequence[RankReport], logs: Mapping[Path, int]) -> tuple[tuple[float, ...], ...]:
         wanted = self._recipe.latency

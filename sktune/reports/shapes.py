@@ -132,8 +132,9 @@ def answer_lines(answer: ShapesResult, say: Sentences = ENGLISH) -> list[str]:
         lines.append(say("shapes.one_plan", regret=allowed, plan=names[answer.plans[0].plan]))
     else:
         # Beyond a limit, not every set is looked at.
-        key = "shapes.most_plans" if len(answer.plans) > MAX_PLANS else "shapes.some_plans"
-        lines.append(say(key, regret=allowed, plans=len(answer.plans)))
+        count = len([each for each in answer.plans if not each.plan.is_baseline])
+        key = "shapes.most_plans" if count > MAX_PLANS else "shapes.some_plans"
+        lines.append(say(key, regret=allowed, plans=say.counted(count, "answer_plan")))
         for number, each in enumerate(answer.plans):
             at = ", ".join(answer.shapes[shape].name for shape in each.shapes)
             lines.append(say("shapes.plan_at", letter=letter(number), plan=names[each.plan], shapes=at))

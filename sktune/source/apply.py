@@ -205,17 +205,14 @@ def _users_of(source: Path, folder: Path, original: Read) -> dict[str, list[str]
         except (SyntaxError, ValueError, RecursionError, MemoryError, BadInputError):  # nothing imports from it either
             continue
         names: set[str] = set()
-        modules = {source.stem}
         for node in nodes:
             if isinstance(node, ast.ImportFrom) and _last_part(node.module) == source.stem:
                 names |= {name.name for name in node.names}
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                modules |= {name.asname for name in node.names if name.asname and _last_part(name.name) == source.stem}
-        if "*" in names:
-            defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-            names |= {node.id for node in nodes if isinstance(node, ast.Name)} - defined
-        attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
-        names |= {node.attr for node in attributes if _last_part(ast.unparse(node.value)) in modules}
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names |= {"*" for name in node.names if _last_part(name.name) == source.stem}
+        if "*" in names:  # any of them, by its name or as an attribute of the module
+            names |= {node.id for node in nodes if isinstance(node, ast.Name)}
+            names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         for name in names:
             users.setdefault(name, []).append(path.relative_to(folder).as_posix())
     return users

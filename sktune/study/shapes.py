@@ -398,7 +398,8 @@ def stored_shapes(
     for each in record.studies:
         its_folder = runs / folder_name(each.study)
         if not storage:  # a database is there before its study
-            stored = snapshot_names(sqlite_url(its_folder)) if (its_folder / DATABASE).exists() else ()
+            file = its_folder / DATABASE
+            stored = snapshot_names(sqlite_url(its_folder)) if file.exists() and file.stat().st_size else ()
         has_begun = each.study in stored
         results.append(
             read(each.study) if has_begun else SearchResult(each.study, its_folder, (), None, None, StudyFacts())

@@ -128,12 +128,12 @@ class Finals:
             rejected = {row.name for row in final.rows if row.speedup is None or row.bit_identical is False}
             first = [named for named in first if named[0] not in rejected]
         self._enter(Stage.OPEN)
+        self._study.remember(is_complete=False)
         self._study.remember(
             final=final,
             uncompared=False,
             final_seconds=self._seconds,
             final_trials=self._study.finished(),
-            is_complete=False,
             gain_left=None,
         )
 

@@ -128,7 +128,11 @@ def is_answered(study: TuningStudy, request: Request, folder: Path) -> bool:
         return True
     if facts.final_trials != finished or not facts.is_complete:
         return False
-    return not request.points or has_compared(result_of(study, folder), request.points)
+    result = result_of(study, folder)
+    winner = result.winner.number if result.winner else None
+    if winner is not None and (facts.delivery is None or facts.delivery.trial != winner):
+        return False  # a search of 0.2 was killed while it wrote the winner's code
+    return not request.points or has_compared(result, request.points)
 
 
 def has_ended(result: SearchResult, trials: float, request: Request) -> bool:
@@ -354,7 +358,7 @@ class _Search:
         self._budget = budget
         self._floor_tried_at: int | None = None
         self._looked_at: int | None = None
-        self._told = self._has_reached = False
+        self._told = self._has_reached = self._has_delivered = False
 
     def run(
         self, name: str, study: TuningStudy | None, site: Site, factory: RunnerFactory, strategy: Strategy
@@ -463,6 +467,7 @@ class _Search:
         has_trials = bool(self._study.finished())
         finals.run(space, self._budget.finalists(trials.estimates()), has_trials=has_trials)
         finals.deliver(space, self._folder)
+        self._has_delivered = True
 
     def _bound_space(self, opened: Opened) -> SearchSpace:
         """Return the space for the opened model, and store the model's facts in the study."""
@@ -586,7 +591,9 @@ class _Search:
         compared = result.winner.speedup if result.winner else None
         predictor = self._predictor(self._study.space(), strategy)
         left = predictor.gain_left(self._study.trials(), answer, compared)
-        self._study.remember(gain_left=left if math.isfinite(left) else None, is_complete=True)
+        self._study.remember(gain_left=left if math.isfinite(left) else None)
+        if self._has_delivered:
+            self._study.remember(is_complete=True)
 
     def _floor_is_due(self, finished: int) -> bool:
         samples = self._study.facts.floor_looks

@@ -17,6 +17,7 @@ from sktune.core.errors import (
     MEND_MACHINE,
     BackendError,
     MachineError,
+    NotDeterministicError,
     OutOfMemoryDuringTrialError,
     described,
     machine_failure,
@@ -142,6 +143,8 @@ class PlanEvaluator:
             # A simulated plan that hangs does compile: it would hang in its first step.
             stage = Stage.VERIFY if failure.reason == Reason.TIMEOUT else Stage.COMPILE
             return Outcome(Reason(failure.reason), str(failure), seconds=seconds, blamed=failure.blamed, stage=stage)
+        except NotDeterministicError:  # no plan's fault
+            raise
         except Exception as failure:
             self._refuse_failure_of_machine(failure)
             if ran_out_of_memory(failure):

@@ -253,3 +253,18 @@ def test_modules_that_are_replaced_before_the_decode_step_have_its_scopes() -> N
     module.first, module.last = nn.Linear(8, 8), nn.Linear(8, 8)
     rank.compile(module.forward, backend=ran, dynamic=True)(torch.ones(8, 8))
     assert ran.scopes == [0, 1]
+
+
+@pytest.mark.usefixtures("at_exit", "program_scopes")
+@torch.no_grad()
+def test_scopes_stay_where_they_are_in_force() -> None:
+    """Though the tree gets another module for each request, and another shape's plan does not fit it."""
+    ran, module = Ran(), Model()
+    other = replace(task(4), scopes=(MarkedScope("first", "nowhere", "else", {}),))
+    rank = Rank(torch.compile, [task(8), other], Reporter(None), "plan.yaml")
+    step = rank.compile(module.forward, backend=ran)
+    for _ in range(3):
+        module.cache = nn.Module()
+        for batch in (3, 8, 8):
+            step(torch.ones(batch, 8))
+    assert ran.scopes == 3 * [0, 1, 1]

@@ -438,9 +438,13 @@ def test_hosts_read_no_logs_that_are_named_after_others_yaml(tmp_path: Path) -> 
     one, two = (Launcher(recipe, tmp_path, tmp_path, host=host) for host in ("one", "two"))
     for name in ("rank_0", *(f"{host._copies[0].stem}-rank_0" for host in (one, two))):
         (tmp_path / f"{name}.log").touch()
-    assert len(one._log_files()) == 3
+    own, of_two = (f"{host._copies[0].stem}-rank_0" for host in (one, two))
+    assert not one._has_others()
+    assert {path.stem for path in one._logs([], {}, are_others=False)} == {own, "rank_0"}
     two._copies[0].touch()
-    assert [path.stem for path in one._log_files()] == [f"{one._copies[0].stem}-rank_0"]
+    assert one._has_others() and not two._has_others()
+    assert {path.stem for path in one._logs([], {}, are_others=True)} == {own}
+    assert {path.stem for path in two._logs([], {}, are_others=True)} == {of_two}
 
 
 @pytest.fixture

@@ -196,6 +196,7 @@ class Stepping:
         reporter = Reporter(folder)
         reporter.begin()
         step, marks = decode("plan"), GatedMarks(module, task.scopes)
+        marks.attach()
         marks.make(InductorScope)
         self._step = MarkedStep(step, decode("baseline"), module, step, task, lambda: marks, reporter)
         self._folder = folder

@@ -24,7 +24,7 @@ from .calls import Calls, record_calls
 from .clock import clock_of
 from .errors import PlanError, SktuneError, described, first_line, machine_failure
 from .frontends import FRONTENDS
-from .marks import HookedScope, MakeScope, attach
+from .marks import HookedScope, MakeScope, MarkedModel, attach
 from .module_times import StepTimes, time_modules
 from .module_tree import describe, find_tree
 from .plan import MarkedScope, Option
@@ -66,38 +66,41 @@ class GatedMarks:
 
     They must be attached before any function of the tree is called: Dynamo has no guards on hooks that come later, and
     would run a graph of other sizes that was captured without them.
-
-    Raises:
-        PlanError: the tree lacks a unit of the plan.
     """
 
     def __init__(self, tree: nn.Module, scopes: Sequence[MarkedScope]) -> None:
         self.are_in_force = False
-        self._scopes: list[GatedScope] = []
+        self._tree, self._marked = tree, scopes
+        self._scopes: dict[str, GatedScope] = {}
+        self._attached: MarkedModel | None = None
+        self._modules: list[weakref.ref[nn.Module]] = []
 
-        def gated(label: str, options: Mapping[str, Option]) -> GatedScope:
-            self._scopes.append(GatedScope(self, label, options))
-            return self._scopes[-1]
+    def attach(self) -> None:
+        """Attach them to the modules that the tree has now; nothing changes if it had the same ones before.
 
-        self._attached = attach(tree, scopes, gated)
-        self._tree, self._modules = tree, [weakref.ref(module) for module in tree.modules()]
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether modules of the tree have been replaced since."""
+        Raises:
+            PlanError: the tree lacks a unit of the plan.
+        """
         modules = list(self._tree.modules())
-        return len(modules) != len(self._modules) or any(
-            known() is not module for known, module in zip(self._modules, modules)
-        )
+        if self._attached and [known() for known in self._modules] == modules:
+            return
+        self.detach()
+        self._attached = attach(self._tree, self._marked, self._gated)
+        self._modules = [weakref.ref(module) for module in modules]
 
     def make(self, make_scope: MakeScope) -> None:
         """Make the scopes, unless that was done."""
-        for scope in self._scopes:
+        for scope in self._scopes.values():
             scope.scope = scope.scope or make_scope(scope.label, scope.options)
 
     def detach(self) -> None:
-        """Remove them."""
-        self._attached.detach()
+        """Remove them, if they are attached."""
+        if self._attached:
+            self._attached.detach()
+            self._attached = None
+
+    def _gated(self, label: str, options: Mapping[str, Option]) -> GatedScope:
+        return self._scopes.setdefault(label, GatedScope(self, label, options))
 
 
 class MarkedStep:
@@ -305,7 +308,7 @@ class Rank:
         self._task = tasks[0]
         self._names: dict[str, int] = {}
         self._others: dict[str, Mapping[str, None]] = {}  # functions with the plan's units, and calls without a plan
-        self._marks: dict[nn.Module, list[GatedMarks | PlanError]] = {}  # of each task
+        self._marks: dict[nn.Module, list[GatedMarks]] = {}  # of each task
         self._is_in_force = False
         if plan:
             atexit.register(self._warn_if_unused)
@@ -354,23 +357,16 @@ class Rank:
         self._others[name] = by_shape.others
         return self._in_place_of(model, keywords, by_shape, compiled)
 
-    def _attach(self, tree: nn.Module) -> list[GatedMarks | PlanError]:
-        """Attach the scopes of each task to a tree, once, or find out why it cannot have them.
+    def _attach(self, tree: nn.Module) -> list[GatedMarks]:
+        """Attach the scopes of each task to a tree, unless that was done; those that do not fit stay away.
 
         The decode step may be compiled after prefill has run: where both are one function, they share its graphs.
-        Modules that were replaced since have none.
         """
-        if any(isinstance(marks, PlanError) or marks.is_stale for marks in self._marks.get(tree, ())):
-            for marks in self._marks.pop(tree):
-                if isinstance(marks, GatedMarks):
-                    marks.detach()
         if tree not in self._marks:
-            self._marks[tree] = []
-            for task in self._tasks:
-                try:
-                    self._marks[tree].append(GatedMarks(tree, task.scopes))
-                except PlanError as failure:
-                    self._marks[tree].append(failure)
+            self._marks[tree] = [GatedMarks(tree, task.scopes) for task in self._tasks]
+            for marks in self._marks[tree]:
+                with suppress(PlanError):  # told when the decode step is called
+                    marks.attach()
         return self._marks[tree]
 
     def _marked(
@@ -392,8 +388,7 @@ class Rank:
 
         def attach_scopes() -> GatedMarks:
             marks = self._attach(tree)[self._tasks.index(task)]
-            if isinstance(marks, PlanError):
-                raise marks
+            marks.attach()  # modules may have been replaced since prefill
             marks.make(make_scope)
             return marks
 
@@ -450,7 +445,9 @@ class Rank:
 def _misfit(tree: nn.Module, task: RankTask) -> str:
     """Return why a tree cannot have the plan's scopes; empty if it can."""
     try:
-        GatedMarks(tree, task.scopes).detach()
+        marks = GatedMarks(tree, task.scopes)
+        marks.attach()
+        marks.detach()
     except PlanError as failure:
         return str(failure)
     return ""
