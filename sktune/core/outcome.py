@@ -138,6 +138,7 @@ class Outcome:
         comparison: ``faster``, ``slower``, ``same`` or ``undecided``, against the baseline and beyond the noise floor.
         noise_floor: relative difference between the baseline and itself.
         noise: what disturbed the measurement; empty if nothing did.
+        peak_memory_bytes: peak device memory while the steps ran; None on the CPU.
         log: path of the trial's log, relative to the study's folder.
         verification: what was compared with the baseline; None if nothing was.
         stage: the stage at which it was pruned; None if it was not, and if the stage is unknown.
@@ -162,6 +163,7 @@ class Outcome:
     comparison: str = ""
     noise_floor: float = 0.0
     noise: str = ""
+    peak_memory_bytes: int | None = None
     log: str = ""
     verification: Verification | None = None
     stage: Stage | None = None

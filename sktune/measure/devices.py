@@ -32,6 +32,13 @@ class Cpu:
         """Return the seconds between two moments."""
         return end - start
 
+    def reset_peak_memory(self) -> None:
+        """Do nothing: memory is not tracked."""
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return None: memory is not tracked."""
+        return None
+
 
 class Cuda:
     """An NVIDIA GPU: wall time around a synchronised step, so that launching kernels counts too."""
@@ -57,6 +64,14 @@ class Cuda:
         """Return the seconds between two moments, both of which have passed."""
         return float(start.elapsed_time(end)) / 1e3
 
+    def reset_peak_memory(self) -> None:
+        """See ``Device.reset_peak_memory``."""
+        torch.cuda.reset_peak_memory_stats()
+
+    def peak_memory_bytes(self) -> int | None:
+        """See ``Device.peak_memory_bytes``."""
+        return torch.cuda.max_memory_allocated()
+
 
 class Npu:
     """An Ascend NPU, timed by its own events: a sunk graph needs no host between its first and last task."""
@@ -79,6 +94,14 @@ class Npu:
         end.record()
         self._npu.synchronize()
         return float(start.elapsed_time(end)) / 1e3
+
+    def reset_peak_memory(self) -> None:
+        """See ``Device.reset_peak_memory``."""
+        self._npu.reset_peak_memory_stats()
+
+    def peak_memory_bytes(self) -> int | None:
+        """See ``Device.peak_memory_bytes``."""
+        return int(self._npu.max_memory_allocated())
 
 
 def make_deterministic(device: str) -> None:

@@ -44,6 +44,14 @@ class Device(Protocol):
         """Run once and return the seconds that the device took, with nothing else pending before and after."""
         ...
 
+    def reset_peak_memory(self) -> None:
+        """Start measuring a new peak."""
+        ...
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the peak of allocated memory since the reset; None if it is not tracked."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Contender:

@@ -186,6 +186,7 @@ class PlanEvaluator:
             detail = "its scopes contain no operators: it has the same kernels as the baseline"
             return compiled, Outcome(Reason.SLOWER, detail, seconds=seconds, stage=Stage.COMPILE)
         report("verify")
+        self._device.reset_peak_memory()
         with _timed(seconds, "verify"):
             verification = self._verifier.quick(job.plan, compiled) if self._verifier else None
         facts: dict[str, Any] = {
@@ -196,6 +197,7 @@ class PlanEvaluator:
             "fusion": compiled.fusion,
             "fused": compiled.fused,
             "fusion_digest": compiled.fusion_digest,
+            "peak_memory_bytes": self._device.peak_memory_bytes(),
             "verification": verification,
         }
         if verification is not None and not verification.is_identical:

@@ -30,6 +30,13 @@ class Machine:
         run()
         return self.now - start
 
+    def reset_peak_memory(self) -> None:
+        """Do nothing: there is no memory."""
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return None: there is no memory."""
+        return None
+
     def step(self, seconds: float, noise: float = 0.02) -> Callable[[], None]:
         """Return a step that takes about ``seconds``."""
 
