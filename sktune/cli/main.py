@@ -27,6 +27,8 @@ def main() -> None:
     """Run the command; errors become one line and an exit code."""
     messages = logging.StreamHandler()
     messages.setFormatter(PrintableFormatter("%(message)s"))
+    # A library may log that it was interrupted while it tidied up; that a command was stopped is told below.
+    messages.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt)))
     logging.basicConfig(level=logging.WARNING, handlers=[messages])
     try:
         _refuse_empty_values()

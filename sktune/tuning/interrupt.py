@@ -70,7 +70,11 @@ def stoppable() -> Iterator[Stop]:
         yield stop
         if again:
             raise KeyboardInterrupt
-    except KeyboardInterrupt as failure:
+    except InterruptedSearchError:
+        raise
+    except BaseException as failure:
+        if not _comes_of_interrupt(failure):
+            raise
         raise InterruptedSearchError(
             f"stopped immediately{stop.by}; run the same command to continue with the trial that was running"
         ) from failure
@@ -102,6 +106,13 @@ def stopped_at_once(what: str) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _comes_of_interrupt(failure: BaseException | None) -> bool:
+    """Whether it is a KeyboardInterrupt, or was raised for one: libraries make errors of their own of it."""
+    while failure is not None and not isinstance(failure, KeyboardInterrupt):
+        failure = failure.__cause__ or failure.__context__
+    return failure is not None
 
 
 def _has_default(number: signal.Signals) -> bool:
